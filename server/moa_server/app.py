@@ -214,7 +214,7 @@ async def _sweep(host: Host, status: Health, tls: TlsListener | None) -> None:
     while True:
         await asyncio.sleep(SWEEP_SECONDS)
         try:
-            if lifecycle.watch(services.engine.running):
+            if lifecycle.watch(services.engine.thread.running):
                 log.error("inference hangs") if lifecycle.hangs else log.warning("inference continues")
                 await status.tell(hangs=lifecycle.hangs)
             if not lifecycle.hangs:

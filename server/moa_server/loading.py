@@ -32,16 +32,17 @@ from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
 from moa_server.access.keys import Gate
+from moa_server.drafting.draft_decision import MemorySource, NewDrafter, OwnDrafter
 from moa_server.drafting.forward_cost import TORCH, RowShares
-from moa_server.drafting.session_drafter import NewDrafter, OwnDrafter
 from moa_server.engine.inference_thread import InferenceThread
-from moa_server.engine.observer import Observer
+from moa_server.engine.live_session import Observer
 from moa_server.engine.registry import SessionSize
-from moa_server.engine.stepper import MemorySource, Rows, Stepper
+from moa_server.engine.stepper import Stepper
 from moa_server.listing import choose_drafter
 from moa_server.service.fetch import DrafterFile, DrafterFiles, offered_companion
 from moa_server.service.host import Host
 from moa_server.service.services import ModelPooling, Served, find_pooling
+from moa_server.session.memory_feed import Rows
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.execution_level import Execution, check_kv, choose_level, load_execution

@@ -32,7 +32,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from moa_server.addresses import METRICS_OPTIONS, cannot_listen
-from moa_server.engine.observer import AnswerStep, FrameBytes, Observer, Resume
+from moa_server.engine.live_session import AnswerSteps, FrameBytes, Observer, Resume
 from moa_server.engine.registry import SessionRegistry
 from moa_server.engine.schedule import Rows
 from moa_server.service.host import Host
@@ -99,22 +99,20 @@ class Metrics(Observer):
         for seconds in waits:
             self._waits.observe(seconds)
 
-    def on_forward(self, rows: Rows, step_ms: float, drafting_ms: float) -> None:
+    def on_forward(self, rows: Rows, step_ms: float, drafting_ms: float, steps: AnswerSteps) -> None:
         count = rows.fed + rows.nodes + rows.read
         self._forwards[bisect_left(ROWS, count)].observe(1e-3 * step_ms)
         self._batch.observe(rows.answers)
         self._drafting_seconds.inc(1e-3 * drafting_ms)
         self._read.inc(rows.read + rows.fed - rows.answers)
-
-    def on_step(self, step: AnswerStep) -> None:
-        self._steps.inc()
-        self._run_ahead.inc(step.runs_ahead)
-        self._written.inc(step.tokens)
-        self._stale.inc(step.stale)
-        self._drafted.inc(step.drafted)
-        self._own_drafted.inc(step.own_drafted)
-        self._accepted.inc(step.accepted)
-        self._own_accepted.inc(step.own_accepted)
+        self._steps.inc(steps.steps)
+        self._run_ahead.inc(steps.run_ahead)
+        self._written.inc(steps.tokens)
+        self._stale.inc(steps.stale)
+        self._drafted.inc(steps.drafted)
+        self._own_drafted.inc(steps.own_drafted)
+        self._accepted.inc(steps.accepted)
+        self._own_accepted.inc(steps.own_accepted)
 
     def on_finish(self, finish: Finish) -> None:
         self._finishes.labels(finish.name.lower()).inc()

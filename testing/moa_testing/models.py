@@ -168,12 +168,8 @@ class ModelThread(InferenceThread):
     def start(self) -> None:
         """There is no thread."""
 
-    def submit(self, job: Callable[[], None], *, urgent: bool = False) -> int:
+    def submit(self, job: Callable[[], None], *, urgent: bool = False) -> None:
         self._executor.submit(job, 0.0 if urgent else None)
-        return 0
-
-    def withdraw(self, ticket: int) -> None:
-        """The job runs all the same, for nobody."""
 
 
 class SimulatedStepper(Stepper):

@@ -36,7 +36,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         ("shared/moa_shared/sampling/coupling.py", "shared/moa_shared/sampling/scores.py"),
         ("tests/unit/moa_shared/sampling",),
     ),
-    "KV pool": (("server/moa_server/engine/registry.py",), ("tests/unit/moa_server/engine/test_kv_pool.py",)),
+    "KV pool": (("server/moa_server/engine/registry.py",), ("tests/unit/moa_server/engine/test_registry.py",)),
     "frames": (
         ("shared/moa_shared/protocol/protobuf_messages.py",),
         ("tests/unit/moa_shared/protocol", "tests/wire", SCHEDULES[0]),

@@ -9,7 +9,8 @@ from moa_client.device.loading import Device, Drafting
 from moa_client.device.loading import Target as HeldTarget
 from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
 from moa_client.engine.engine import ClientEngine
-from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.drafting.draft_decision import MemorySource
+from moa_server.engine.stepper import Stepper
 from moa_server.verifier import Target
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftState

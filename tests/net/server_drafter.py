@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from moa_server.drafting.session_drafter import ROWS_TOGETHER, OwnDrafter
-from moa_server.engine.stepper import MemorySource
+from moa_server.drafting.draft_decision import MemorySource, OwnDrafter
+from moa_server.drafting.session_drafter import ROWS_TOGETHER
 from moa_server.verifier import Request, Target
 from moa_shared.drafting.base import Rows
 from moa_shared.protocol.messages import Plane

@@ -14,9 +14,10 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.access.keys import Gate
 from moa_server.app import RunningServer, start
+from moa_server.drafting.draft_decision import MemorySource
 from moa_server.drafting.forward_cost import RowShares
-from moa_server.engine.observer import Observer
-from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.engine.live_session import Observer
+from moa_server.engine.stepper import Stepper
 from moa_server.service.host import Host
 from moa_server.service.services import Served
 from moa_server.settings import ServerSettings

@@ -143,4 +143,4 @@ async def test_a_vector_is_the_mean_of_the_last_states_however_the_text_was_read
         for each, tokens in zip(made.data, (TEXT, SHORT), strict=True):
             np.testing.assert_allclose(each.embedding, mean_state(target, tokens), atol=1e-6)
         services = hosted.server.host.services
-        assert services.pool.promised == services.prefixes.nbytes
+        assert services.pool.promised == services.engine.pages.index.nbytes

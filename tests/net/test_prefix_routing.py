@@ -10,7 +10,7 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Ended
 from moa_server.access import keys as keys_module
 from moa_server.access.limits import Caller
-from moa_server.engine.engine import Engine
+from moa_server.engine.schedule import Schedule
 from moa_server.service.host import Host
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -42,7 +42,7 @@ def target() -> Target:
 
 @pytest.fixture
 async def servers(target: Target, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
-    monkeypatch.setattr(Engine, "read_ms", READ_MS)
+    monkeypatch.setattr(Schedule, "read_ms", READ_MS)
     async with PagedServers(target) as made:
         yield made
 

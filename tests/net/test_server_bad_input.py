@@ -217,7 +217,7 @@ async def test_a_goodbye_that_overtakes_a_verdict_with_memory_ends_the_stream_in
         )
         yield pb.ClientFrame(open=opening).SerializeToString()
         await until(
-            lambda: any(live.account.usage.finish is Finish.MAX_TOKENS for live in host.services.registry.live_sessions)
+            lambda: any(live.account.finish is Finish.MAX_TOKENS for live in host.services.registry.live_sessions)
         )
         released.set()  # the writer's task runs once the goodbye was handled
         yield pb.ClientFrame(bye=pb.Bye()).SerializeToString()

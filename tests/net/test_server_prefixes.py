@@ -13,6 +13,8 @@ from moa_kernels import Page
 from moa_server.access import keys as keys_module
 from moa_server.access.limits import Caller
 from moa_server.app import RunningServer
+from moa_server.engine.live_session import LiveSession
+from moa_server.engine.shared_pages import PrefixIndex
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
 from moa_server.session.memory_feed import most_nbytes
 from moa_server.verifier import Target, TargetOutput
@@ -41,7 +43,7 @@ class WatchingStepper(Stepper):
         super().__init__(target, [toy_source(target)])
         self.fed = 0
         self.most_nbytes = 0
-        self.kept: Any = None  # the pages of the store, by their number
+        self.index: PrefixIndex[LiveSession] | None = None
         self._all: list[SessionTensors] = []
 
     def new_tensors(self) -> SessionTensors:
@@ -51,8 +53,11 @@ class WatchingStepper(Stepper):
 
     def held_nbytes(self) -> int:
         pages = {id(page): page for tensors in self._all for page in pages_of(tensors)}
-        for kept in tuple(self.kept.values()):
-            pages |= {id(page): page for page in (kept.keys_values, *kept.states.values())}
+        texts = [*self.index._roots.values()] if self.index is not None else []
+        while texts:
+            text = texts.pop()
+            texts += text.pages.values()
+            pages |= {id(page): page for page in (text.keys_values, *text.states.values()) if page is not None}
         return sum(page.nbytes for page in pages.values())
 
     def most_nbytes_of(self, tokens: int) -> int:
@@ -80,7 +85,7 @@ def stepper(target: Target) -> WatchingStepper:
 @asynccontextmanager
 async def server(stepper: WatchingStepper, **settings: Any) -> AsyncIterator[RunningServer]:
     host = make_host(stepper.target, stepper=stepper, **{"prefill_chunk": 32, "draft_nodes": DRAFT_NODES, **settings})
-    stepper.kept = host.services._sharing._store._kept
+    stepper.index = host.services.engine.pages.index
     async with serving(host) as running:
         yield running
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.engine.engine import ClientEngine
-from moa_server.drafting.session_drafter import OwnDrafter
+from moa_server.drafting.draft_decision import OwnDrafter
 from moa_server.engine.stepper import Stepper
 from moa_server.verifier import Target
 from moa_shared.protocol.finish_rule import AnswerSettings

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from moa_client.link.rank import ServerRank
-from moa_server.engine.page_index import PrefixIndex
+from moa_server.engine.shared_pages import PrefixIndex
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS, PrefixHashes
 
 STEP_MS, ROW_MS, READ_MS, RTT_MS = 13.0, 0.6, 0.6, 20.0  # the default model on one core

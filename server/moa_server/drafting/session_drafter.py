@@ -9,29 +9,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-import numpy.typing as npt
 from moa_shared.constraints.compiler import DraftForm
-from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.drafting.estimates import DrafterTrial, Smoothed
+from moa_shared.drafting.estimates import AcceptanceEstimate, Smoothed
 from moa_shared.drafting.growing import ConversationDraft, GrowthShape
-from moa_shared.drafting.guesses import NgramTable, TextGuesser
+from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
 
-from moa_server.drafting.forward_cost import Calibration, GrowthRule
+from moa_server.drafting.draft_decision import GrowthRule, OwnDrafter, Rows
 
 if TYPE_CHECKING:
     from moa_shared.constraints.constrained_text import ConstrainedText
 
-Rows = npt.NDArray[np.float32]
-NewDrafter = Callable[[], ConversationDrafter]
 ReadRows = Callable[[Plane, int, int], Rows]  # of a plane, of the positions from the first to before the second
 
 SHAPE = GrowthShape(breadth=4, nodes=64)
@@ -55,59 +49,35 @@ ROWS_READ = {Plane.MEMORY: 2, Plane.REUSED_STATE: MOST_UNREAD}
 # Tokens that the drafters of all sessions together read before a forward, so that a long prompt does not stall them: at
 # 8B, about 0.13 s of EAGLE-3 and 0.02 s of a drafter of blocks.
 ROWS_A_FORWARD = 64
-COPY_BYTES = 1024  # a token, of what finds copies
 SLOW = 0.998  # a decay that remembers about 500 verifications: of many sessions
 FEW_TOKENS = 16  # whose reading is typical of a step; a prompt's is not
-
-
-@dataclass(frozen=True, slots=True)
-class OwnDrafter:
-    """A kind of drafter that the server can run.
-
-    Args:
-        token_bytes: that it holds of each token.
-        ngrams: what the target usually says; None: there is no table for it.
-        trial: of it against look-up, in all sessions; once it is dropped, only what the text suggests is drafted.
-        reads_all_rows: it knows of the text only what memory rows say so it reads each of them.
-        block_levels: levels of a draft that come with its first step; 0: each level takes one.
-    """
-
-    new: NewDrafter
-    token_bytes: int
-    ngrams: NgramTable | None = None
-    trial: DrafterTrial = field(default_factory=DrafterTrial)
-    reads_all_rows: bool = False
-    block_levels: int = 0
-
-    def most_nbytes(self, rows: int) -> int:
-        return rows * (self.token_bytes + COPY_BYTES)
 
 
 class FoundTokens:
     """How many tokens steps find where they look at the right place.
 
     What later steps find is a share of what the first one does: a drafter whose first step turns out better than it was
-    taken for is asked for later ones too. `first`: of the first step before a forward; `later`: the share of each later
-    one. Both until they are counted.
+    taken for is asked for later ones too. `first`: of the first step; `later`: the share of each later one, until they
+    are counted.
     """
 
     def __init__(self, first: float, later: float, most: float, decay: float = 0.98) -> None:
-        self._first = Calibration(first, FOUND_WEIGHT, decay, most)
-        self._later = Calibration(later, FOUND_WEIGHT, decay, most)
+        self._first = AcceptanceEstimate(first, FOUND_WEIGHT, decay, most)
+        self._later = AcceptanceEstimate(later, FOUND_WEIGHT, decay, most)
         self._most = most
 
     def of_step(self, step: int) -> float:
-        first = self._first.factor
-        return min(self._most, first * self._later.factor) if step else first
+        first = self._first.mean
+        return min(self._most, first * self._later.mean) if step else first
 
     def learn(self, guess: Guess, right: Sequence[int]) -> None:
         """The target has chosen. `right`: of each right node, the number of the step that found it."""
-        self._later.add(self._first.factor * sum(guess.reaches[1:]), sum(step > 0 for step in right))
-        self._first.add(sum(guess.reaches[:1]), sum(step == 0 for step in right))
+        self._later.add(sum(step > 0 for step in right), self._first.mean * sum(guess.reaches[1:]))
+        self._first.add(sum(step == 0 for step in right), sum(guess.reaches[:1]))
 
     def copy(self) -> FoundTokens:
         """For one session, which begins with what is known."""
-        return FoundTokens(self._first.factor, self._later.factor, self._most)
+        return FoundTokens(self._first.mean, self._later.mean, self._most)
 
 
 class DrafterRecord:
@@ -122,23 +92,20 @@ class DrafterRecord:
         first = min(FOUND_IN_BLOCK, FOUND * block_levels) if block_levels else FOUND
         self.found = FoundTokens(first, FOUND_LATER, max(1, block_levels), SLOW)
         # Nodes of a step where it looks at the right place, counted as the tokens that it finds there are.
-        self.nodes = Calibration(NODES + first - 1 if block_levels else NODES, FOUND_WEIGHT, SLOW, SHAPE.nodes)
-        self.calibration = Calibration(decay=SLOW)
+        self.nodes = AcceptanceEstimate(NODES + first - 1 if block_levels else NODES, FOUND_WEIGHT, SLOW, SHAPE.nodes)
+        # Tokens that were right over tokens that were promised. One that is never right has lost half of its trust
+        # after two that it promised.
+        self.trust = AcceptanceEstimate(1.0, decay=SLOW)
 
 
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """What the drafter adds to a draft.
+class Guess(NamedTuple):
+    """What the drafter adds to a draft."""
 
-    `tree`: the device's nodes, then its own; `own`: how many these are, `promised`: the sum of their chances. `steps`:
-    for each of its own nodes, the number of the step that found it; -1: it was known before.
-    """
-
-    tree: DraftTree
-    own: int
-    promised: float
-    reaches: tuple[float, ...]
-    steps: tuple[int, ...]
+    tree: DraftTree  # the device's nodes, then its own
+    own: int  # how many these are
+    promised: float  # the sum of their chances
+    reaches: tuple[float, ...]  # of each step, the chance that it looked at the right place
+    steps: tuple[int, ...]  # for each of its own nodes, the number of the step that found it; -1: it was known before
 
 
 class ReadingRoom:
@@ -162,7 +129,7 @@ class SessionDrafter:
         self._read = dict.fromkeys(planes, 0)  # rows before these positions were read, or passed over
         self._record = record
         self._found = record.found.copy()
-        self._calibration = Calibration(record.calibration.factor)
+        self._trust = AcceptanceEstimate(record.trust.mean)
         self._unread = 0  # tokens committed since the last step
         self._form: ConstrainedText | None = None  # of the answer that it drafts, and its own copy
         self._draft_form: DraftForm | None = None
@@ -204,7 +171,7 @@ class SessionDrafter:
         pool = arrived
         reaches: list[float] = []
         steps: list[int] = []
-        record, trust, trial = self._record, self._calibration.factor, self._drafter.trial
+        record, trust, trial = self._record, self._trust.mean, self._drafter.trial
         least = rule.least_chance / trust if trust else 1.0  # where time is dear, looking for more would cost it too
         typical = self._unread <= FEW_TOKENS
         step_ms: float | None = None  # of the newest step
@@ -222,7 +189,7 @@ class SessionDrafter:
             if trial.is_open and trial.lacks_tokens and not reaches:
                 found = max(found, FOUND)  # one that is not right would hardly be asked, and never be judged
             pays = partial(
-                rule.pays, found=found, nodes=record.nodes.factor, later=later, drafted=len(steps), first=not reaches
+                rule.pays, found=found, nodes=record.nodes.mean, later=later, drafted=len(steps), first=not reaches
             )
             if not pays(1.0):
                 break
@@ -253,15 +220,12 @@ class SessionDrafter:
 
     def learn_guess(self, guess: Guess, taken: Sequence[int]) -> None:
         right = _own_path(guess, taken)
-        for calibration in (self._calibration, self._record.calibration):
-            if guess.own:
-                calibration.add(guess.promised, len(right))
-            else:
-                calibration.fade()
+        for trust in (self._trust, self._record.trust):
+            trust.add(len(right), guess.promised)  # of nothing it fades
         for found in (self._found, self._record.found):
             found.learn(guess, right)
         if guess.reaches:
-            self._record.nodes.add(sum(guess.reaches), sum(step >= 0 for step in guess.steps))
+            self._record.nodes.add(sum(step >= 0 for step in guess.steps), sum(guess.reaches))
 
     def _follow_form(self, form: ConstrainedText | None, sampling: Sampling) -> None:
         if form is not self._form:

@@ -12,15 +12,15 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from typing import NamedTuple
 
 from moa_shared.programs.machine import ms_since
 
-from moa_server.engine.inference_thread import SessionJobs, SessionLosses
+from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.page_sharing import PageMoves
 from moa_server.engine.schedule import FairQueue, Schedule, StepCandidate
-from moa_server.engine.server_drafts import DraftedWork, DraftOrder
-from moa_server.engine.stepper import CodedRows, NewestRows
+from moa_server.engine.shared_pages import SharedPages
+from moa_server.engine.stepper import CodedRows, NewestRows, Work
 from moa_server.session.memory_feed import MemoryFeed
 from moa_server.session.verification import NO_DRAFT, StepPlan
 
@@ -30,68 +30,47 @@ PATIENT_STEPS = 4
 ROWS_TOGETHER = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Coding:
-    """Which rows to code with a forward.
+class Coding(NamedTuple):
+    """Which rows to code with a forward."""
 
-    Args:
-        at_once: before its verdict goes out, 0.1 ms: they leave with it, which spares the client a wait of several ms
-            where loop and model share a core.
-        postponed: the rows of this step are left to a later one.
-        feed: the feed that the rows are for; another stream may have taken over the session by the time they are ready.
-    """
-
-    at_once: tuple[NewestRows, ...]
-    after: tuple[NewestRows, ...]
-    postponed: bool = False
+    # Before its verdict goes out, 0.1 ms: they leave with it, which spares the client a wait of several ms where
+    # loop and model share a core.
+    at_once: Sequence[NewestRows] = ()
+    after: Sequence[NewestRows] = ()  # none of both: the rows of this step are left to a later one
+    # Which they are for, if any: another stream may have taken over the session by the time they are ready.
     feed: MemoryFeed | None = None
 
-    def gives_rows(self, feed: MemoryFeed) -> bool:
-        """Whether it yields rows for this feed, now or later."""
-        return self.feed is feed and bool(self.at_once or self.after or self.postponed)
 
-
-NO_CODING = Coding((), ())
+NO_CODING = Coding()
 
 
 def newest_coding(live: LiveSession, plan: StepPlan) -> Coding:
     """Which rows of this step to code without being asked: none of a thin memory, whose few are asked for."""
-    feed = live.stream.feed
+    feed, record = live.stream.feed, live.drafting.record
     if feed is None or feed.thin is not None or not feed.has_room:
         return NO_CODING
-    left = [plane for plane in feed.planes if not feed.is_encoded(plane)]
-    fruitless = live.drafting.fruitless_steps
-    if left and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
-        return Coding((), (), postponed=True, feed=feed)
-    after = [plane for plane in feed.planes if feed.is_encoded(plane) and live.stream.budget.allows_newest]
-    return Coding(
-        tuple(NewestRows(plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in left),
-        tuple(
-            NewestRows(plane, feed.unsent_before(plane, plan.cached), feed.codec, feed.most_rows(plane))
-            for plane in after
-        ),
-        feed=feed,
-    )
+    fruitless = record.fruitless_steps if record is not None else 0
+    if feed.yielded and fruitless >= PATIENT_STEPS and fruitless % ROWS_TOGETHER:
+        return Coding(feed=feed)
+    at_once = [NewestRows(plane, feed.ready(plane), feed.codec, feed.most_rows(plane)) for plane in feed.yielded]
+    after = [
+        NewestRows(plane, feed.unsent_before(plane, plan.cached), feed.codec, feed.most_rows(plane))
+        for plane in (feed.encoded if live.stream.budget.allows_newest else ())
+    ]
+    return Coding(at_once, after, feed) if at_once or after else NO_CODING
 
 
-@dataclass(eq=False, slots=True)
-class ForwardPart(DraftedWork):
+@dataclass(eq=False, slots=True, kw_only=True)
+class ForwardPart(Work):
     """A part of a forward. Owned by the loop until it is submitted, by the thread until it is posted back.
 
-    `coding`: which rows to code with it; `coded`: those that leave with its verdict.
+    `reads`: it reads a prompt; `coding`: which rows to code with it; `coded`: those that leave with its verdict.
     """
 
-    live: LiveSession = field(kw_only=True)
-    coding: Coding = field(kw_only=True)
-    reads: bool = False
+    live: LiveSession
+    coding: Coding
+    reads: bool
     coded: list[CodedRows] = field(default_factory=list)
-
-    @classmethod
-    def planned(
-        cls, live: LiveSession, plan: StepPlan, coding: Coding, *, reads: bool = False, order: DraftOrder | None = None
-    ) -> ForwardPart:
-        forced = live.drafting.drafts_forced
-        return cls(live.tensors, plan, drafts_forced=forced, order=order, live=live, coding=coding, reads=reads)
 
 
 # Of the time that a step took, before the next one begins: reading a token holds Python's lock, for which the event
@@ -140,60 +119,59 @@ class SlowForms:
 
 
 class ForwardPlanner:
-    """Plans forwards.
-
-    Attributes:
-        has_time: the newest forward with answers had time for drafts.
-    """
-
     def __init__(
-        self, schedule: Schedule[LiveSession], pages: PageMoves, slow_forms: SlowForms, losses: SessionLosses
+        self, schedule: Schedule[LiveSession], pages: SharedPages, jobs: SessionJobs, slow_forms: SlowForms
     ) -> None:
         self._schedule = schedule
         self._pages = pages
+        self._jobs = jobs
         self._slow_forms = slow_forms
-        self._losses = losses
-        self.has_time = True
+        self.has_time = True  # for drafts, in the newest forward with answers
 
     def plan(self) -> list[ForwardPart]:
         while lives := self._schedule.take_answers():
-            parts = self._plan_answers(lives)
-            if parts:
-                return parts + self._plan_reading(parts)
-        return self._plan_reading([])
+            if parts := self._plan_answers(lives):
+                return parts + self._plan_reading(sum(part.rows for part in parts))
+        return self._plan_reading(0)
 
     def _plan_answers(self, lives: Sequence[LiveSession]) -> list[ForwardPart]:
         self.has_time = self._schedule.has_time(len(lives))
-        offers: list[tuple[LiveSession, StepPlan, StepCandidate]] = []
+        offers: list[tuple[LiveSession, StepPlan]] = []
+        candidates: list[StepCandidate] = []
         for live in lives:
             live.turn.queued = False
-            if (plan := self._plan_step(live)) is None:
-                continue
-            if (candidate := self._offer(live, plan)) is not None:
-                offers.append((live, plan, candidate))
-        trees = self._schedule.choose_nodes([candidate for _, _, candidate in offers])
+            if (plan := self._plan_step(live)) is not None and (offered := self._offer(live, plan)) is not None:
+                offers.append((live, plan))
+                candidates.append(offered)
+        drafts = self.has_time and self._schedule.has_price
         parts = []
-        for (live, plan, _), tree in zip(offers, trees, strict=True):
+        for (live, plan), tree in zip(offers, self._schedule.choose_nodes(candidates), strict=True):
             if (chosen := plan.pick(tree)) is not None:
-                order = None
-                if self.has_time or live.drafting.verifies_all:
-                    order = live.drafting.order(live.session, chosen, has_price=self._schedule.cost.known)
-                parts.append(ForwardPart.planned(live, chosen, newest_coding(live, chosen), order=order))
+                part = self._part(live, chosen, reads=False)
+                if drafts:
+                    part.order = live.drafting.order(live.session, chosen)
+                parts.append(part)
         return parts
 
-    def _plan_reading(self, answers: Sequence[ForwardPart]) -> list[ForwardPart]:
-        room = self._schedule.read_tokens(sum(part.rows for part in answers))
+    def _plan_reading(self, rows: int) -> list[ForwardPart]:
+        """The prompts to read next to `rows` rows of answers."""
+        room = self._schedule.read_tokens(rows)
         parts: list[ForwardPart] = []
         while room > 0 and (live := self._schedule.take_prompt()) is not None:
             live.turn.queued = False
             if self._pages.adopt(live):
                 continue
-            plan = self._plan_step(live, most_read=room)
-            if plan is not None:
-                parts.append(ForwardPart.planned(live, plan, newest_coding(live, plan), reads=True))
-                room -= parts[-1].rows
-                self._schedule.on_read(live, parts[-1].rows)
+            if (plan := self._plan_step(live, most_read=room)) is not None:
+                part = self._part(live, plan, reads=True)
+                parts.append(part)
+                room -= part.rows
+                self._schedule.on_read(live, part.rows)
         return parts
+
+    @staticmethod
+    def _part(live: LiveSession, plan: StepPlan, *, reads: bool) -> ForwardPart:
+        coding, forced = newest_coding(live, plan), live.drafting.drafts_forced
+        return ForwardPart(tensors=live.tensors, plan=plan, drafts_forced=forced, live=live, coding=coding, reads=reads)
 
     def _plan_step(self, live: LiveSession, most_read: int | None = None) -> StepPlan | None:
         if live.turn.stepping:
@@ -206,18 +184,18 @@ class ForwardPlanner:
                 return None
             return plan.without_draft() if plan.form_is_slow else plan
         except Exception as error:  # noqa: BLE001 (a defect in one session must not stop the others)
-            self._losses.lose(live, error)
+            self._jobs.lose(live, error)
             return None
 
     def _offer(self, live: LiveSession, plan: StepPlan) -> StepCandidate | None:
         """What a session offers to a forward: no drafts while there is no time for any."""
-        record, verifies_all = live.drafting.record, live.drafting.verifies_all
+        record = live.drafting.record
         if record is None:
-            return StepCandidate(len(plan.feed), plan.tree, (), verifies_all=True)
-        if not (self.has_time or verifies_all):
+            return StepCandidate(len(plan.feed), plan.tree, None)
+        if not (self.has_time and plan.tree):
             return StepCandidate(len(plan.feed), NO_DRAFT, ())
         try:
-            return StepCandidate(len(plan.feed), plan.tree, record.survival(plan.tree), verifies_all)
+            return StepCandidate(len(plan.feed), plan.tree, record.survival(plan.tree))
         except Exception as error:  # noqa: BLE001 (as above)
-            self._losses.lose(live, error)
+            self._jobs.lose(live, error)
             return None

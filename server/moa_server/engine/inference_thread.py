@@ -1,70 +1,33 @@
 """The inference thread: the only place where models run. Jobs in order, small urgent ones before forwards.
 
 State: two queues under one lock, and when the running job started. Invariants: at most one job runs; what is submitted
-after `stop` is dropped; a job that raises ends nothing but itself. The queues are bounded by their callers: the engine
-keeps one forward in the queue, each stream one piece of coding, which it withdraws when it is no longer needed, and
-each session what its last forward or its end has to be done about pages.
+after `stop` is dropped; a job that raises ends nothing but itself, or the session that it is for. The queues are
+bounded by their callers: the engine keeps one forward in the queue, each stream one piece of coding, and each session
+what its last forward or its end has to be done about pages.
 """
 
 import asyncio
 import threading
 import time
-from collections import OrderedDict
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from concurrent.futures import Future
 from functools import partial
-from itertools import count
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import structlog
 from moa_shared.errors import InternalError, MoaError
 
-from moa_server.engine.live_session import LiveSession
-from moa_server.engine.observer import Observer
+from moa_server.engine.live_session import LiveSession, Observer
 
 log = structlog.get_logger()
-
-
-class SessionLosses:
-    def __init__(self, on_lost: Callable[[LiveSession], None], observer: Observer) -> None:
-        self._on_lost = on_lost
-        self._observer = observer
-
-    def lose(self, live: LiveSession, error: Exception) -> None:
-        """Ends a session; its client learns why, the log has the details."""
-        if live.closed:
-            return
-        self._observer.on_lost()
-        log.error("session failed", session=live.number, exc_info=error)
-        listener = live.stream.listener
-        live.account.end_trace("failed", type(error).__name__)
-        live.close()
-        if listener is not None:
-            listener.on_failure(public_error(error))
-        self._on_lost(live)
-
-
-def public_error(error: Exception) -> MoaError:
-    """The error that the client sees; details stay in the log."""
-    if isinstance(error, MoaError):
-        return error
-    public = InternalError(f"The server failed in this session ({type(error).__name__}).")
-    public.__cause__ = error
-    return public
-
 
 STOP_SECONDS = 5.0  # for the running job; one that hangs is abandoned
 
 
-@dataclass(frozen=True, slots=True)
-class RunningJob:
-    """A job under way.
-
-    `began`: when, on the thread's clock; `worked`: seconds of a processor that the thread has had in all.
-    """
-
-    began: float
-    worked: float
+class RunningJob(NamedTuple):
+    began: float  # on the thread's clock
+    worked: float  # seconds of a processor that the thread has had in all
 
 
 class InferenceThread:
@@ -76,9 +39,8 @@ class InferenceThread:
     def __init__(self, before: Callable[[], None] = lambda: None, clock: Callable[[], float] = time.monotonic) -> None:
         self._before = before
         self._clock = clock
-        self._urgent: OrderedDict[int, Callable[[], None]] = OrderedDict()
-        self._forwards: OrderedDict[int, Callable[[], None]] = OrderedDict()
-        self._tickets = count()
+        self._urgent: deque[Callable[[], None]] = deque()
+        self._forwards: deque[Callable[[], None]] = deque()
         self._changed = threading.Condition()
         self._stopping = False
         self._began: float | None = None
@@ -94,19 +56,12 @@ class InferenceThread:
     def start(self) -> None:
         self._thread.start()
 
-    def submit(self, job: Callable[[], None], *, urgent: bool = False) -> int:
-        """Queues a job; returns its ticket. An error that it does not handle itself is logged."""
+    def submit(self, job: Callable[[], None], *, urgent: bool = False) -> None:
+        """Queues a job. An error that it does not handle itself is logged."""
         with self._changed:
-            ticket = next(self._tickets)
             if not self._stopping:
-                (self._urgent if urgent else self._forwards)[ticket] = job
+                (self._urgent if urgent else self._forwards).append(job)
                 self._changed.notify()
-            return ticket
-
-    def withdraw(self, ticket: int) -> None:
-        with self._changed:
-            self._urgent.pop(ticket, None)
-            self._forwards.pop(ticket, None)
 
     def stop(self, seconds: float = STOP_SECONDS) -> None:
         """Drops what is queued and waits up to `seconds` for the running job."""
@@ -120,10 +75,7 @@ class InferenceThread:
         with self._changed:
             while not self._stopping and not self._urgent and not self._forwards:
                 self._changed.wait()
-            if self._stopping:
-                return None
-            _, job = (self._urgent or self._forwards).popitem(last=False)
-            return job
+            return None if self._stopping else (self._urgent or self._forwards).popleft()
 
     def _run(self) -> None:
         self._before()
@@ -140,9 +92,15 @@ T = TypeVar("T")
 
 
 class SessionJobs:
-    def __init__(self, thread: InferenceThread, losses: SessionLosses) -> None:
+    """Jobs for sessions: what they give goes to the event loop, and what they raise ends their session.
+
+    `on_lost`: called for each session that an error has ended.
+    """
+
+    def __init__(self, thread: InferenceThread, on_lost: Callable[[LiveSession], None], observer: Observer) -> None:
         self._thread = thread
-        self._losses = losses
+        self._on_lost = on_lost
+        self._observer = observer
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self) -> None:
@@ -151,27 +109,44 @@ class SessionJobs:
 
     # ------------------------------------------------------------ on the event loop
 
-    def run(self, job: Callable[[], None]) -> int:
-        return self._thread.submit(job, urgent=True)
+    def run(self, job: Callable[[], None]) -> None:
+        self._thread.submit(job, urgent=True)
 
     def run_for(self, live: LiveSession, job: Callable[[], None]) -> None:
-        self.run(partial(self._run_or_lose, live, job))
+        def run() -> None:
+            try:
+                job()
+            except Exception as error:  # noqa: BLE001 (whatever it raises ends only this session)
+                self.post_loss(live, error)
+
+        self.run(run)
 
     def result_of(self, job: Callable[[], T], *, urgent: bool) -> asyncio.Future[T]:
         """What a job gives, or the error with which it fails; cancelled before it has begun, it does not run."""
-        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        done: Future[T] = Future()
 
         def run() -> None:
-            try:
-                result = job()
-            except Exception as error:  # noqa: BLE001 (whatever it is, the one who waits learns of it)
-                self.post(partial(_fail, future, error))
-            else:
-                self.post(partial(_give, future, result))
+            if done.set_running_or_notify_cancel():
+                try:
+                    done.set_result(job())
+                except Exception as error:  # noqa: BLE001 (whatever it is, the one who waits learns of it)
+                    done.set_exception(public_error(error))
 
-        ticket = self._thread.submit(run, urgent=urgent)
-        future.add_done_callback(lambda done: self._thread.withdraw(ticket) if done.cancelled() else None)
-        return future
+        self._thread.submit(run, urgent=urgent)
+        return asyncio.wrap_future(done)
+
+    def lose(self, live: LiveSession, error: Exception) -> None:
+        """Ends a session; its client learns why, the log has the details."""
+        if live.closed:
+            return
+        self._observer.on_lost()
+        log.error("session failed", session=live.number, exc_info=error)
+        listener = live.stream.listener
+        live.account.end_trace("failed", type(error).__name__)
+        live.close()
+        if listener is not None:
+            listener.on_failure(public_error(error))
+        self._on_lost(live)
 
     # ------------------------------------------------------------ on the inference thread
 
@@ -181,20 +156,13 @@ class SessionJobs:
         self._loop.call_soon_threadsafe(reply)
 
     def post_loss(self, live: LiveSession, error: Exception) -> None:
-        self.post(partial(self._losses.lose, live, error))
-
-    def _run_or_lose(self, live: LiveSession, job: Callable[[], None]) -> None:
-        try:
-            job()
-        except Exception as error:  # noqa: BLE001 (whatever it raises ends only this session)
-            self.post_loss(live, error)
+        self.post(partial(self.lose, live, error))
 
 
-def _give(future: asyncio.Future[T], result: T) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[T], error: Exception) -> None:
-    if not future.done():
-        future.set_exception(public_error(error))
+def public_error(error: Exception) -> MoaError:
+    """The error that the client sees; details stay in the log."""
+    if isinstance(error, MoaError):
+        return error
+    public = InternalError(f"The server failed in this session ({type(error).__name__}).")
+    public.__cause__ = error
+    return public

@@ -1,12 +1,14 @@
-"""A live session: a session with its tensors, its drafters, its turn, its account, and the stream that listens to it.
+"""A live session: its tensors, its drafters, its turn, its account, who listens to it, and who observes them all.
 
-Owned by the event loop, except `tensors`, which the inference thread owns. Invariants: a closed one is never
-stepped; an idle one has neither an answer under way for a client nor a forward.
+Owned by the event loop, except `tensors`, which the inference thread owns. Invariants: a closed one is never stepped;
+an idle one has neither an answer under way for a client nor a forward; listeners and observers never wait, and no text
+is told to observers.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import count
 from urllib.parse import unquote
 
@@ -16,51 +18,11 @@ from moa_shared.protocol.messages import Verdict
 from moa_shared.tracing import begin_span
 
 from moa_server.access.limits import Caller, TokenMeter
-from moa_server.engine.server_drafts import SessionDrafting
+from moa_server.drafting.draft_decision import SessionDrafting
+from moa_server.engine.schedule import Rows
 from moa_server.engine.stepper import CodedRows, SessionTensors
 from moa_server.session.memory_feed import MemoryBudget, MemoryFeed
 from moa_server.session.session import Session, SessionPhase
-
-
-@dataclass(slots=True)
-class Usage:
-    """Counts of a session.
-
-    `tokens_in`: that the client sent; a text that it brings from another server counts as a whole. `finish`: of the
-    newest answer; UNFINISHED: it has not ended, or there is none.
-    """
-
-    began: float
-    questions: int = 0
-    tokens_in: int = 0
-    tokens_out: int = 0
-    finish: Finish = Finish.UNFINISHED
-    _known: int = 0  # tokens of the conversation that are counted
-    _newest: int = 0  # question
-
-    def on_ask(self, number: int, length: int) -> None:
-        """A question, with which the conversation has so many tokens; or an answer that is continued."""
-        self.questions += number != self._newest
-        self._newest = number
-        self.tokens_in += max(0, length - self._known)
-        self._known = length
-        self.finish = Finish.UNFINISHED
-
-    def on_written(self, tokens: int, finish: Finish) -> None:
-        self.tokens_out += tokens
-        self._known += tokens
-        self.finish = finish
-
-    def facts(self, caller: Caller, now: float) -> dict[str, object]:
-        return {
-            "key": caller.key or (caller.owner if caller.is_proven else ""),
-            "peer": unquote(caller.peer),
-            "questions": self.questions,
-            "tokens_in": self.tokens_in,
-            "tokens_out": self.tokens_out,
-            "finish": self.finish.name.lower(),
-            "seconds": round(now - self.began, 1),
-        }
 
 
 class AnswerTrace:
@@ -71,8 +33,7 @@ class AnswerTrace:
     ) -> None:
         self._now_ns = now_ns
         self._span = begin_span("serve answer", parent, at_ns=now_ns(), session=session, tokens=tokens, cached=cached)
-        self._phase = "queue"
-        self._part = begin_span("queue", self._span.traceparent, at_ns=now_ns())
+        self._phase, self._part = "queue", begin_span("queue", self._span.traceparent, at_ns=now_ns())
         self._steps = self._written = self._drafted = self._accepted = 0
 
     @property
@@ -95,32 +56,47 @@ class AnswerTrace:
     def end(self, finish: str, problem: str = "") -> None:
         """The answer is over, or continues in another stream. `problem`: what went wrong, by its name."""
         self._part.end()
-        self._span.note(
-            steps=self._steps,
-            written=self._written,
-            drafted=self._drafted,
-            accepted=self._accepted,
-            finish=finish,
-        )
+        counts = {"steps": self._steps, "written": self._written, "drafted": self._drafted, "accepted": self._accepted}
+        self._span.note(**counts, finish=finish)
         self._span.end(problem=problem)
 
     def _begin_phase(self, phase: str, at_ns: int) -> None:
         self._part.end(at_ns=at_ns)
-        self._phase = phase
-        self._part = begin_span(phase, self._span.traceparent, at_ns=at_ns)
+        self._phase, self._part = phase, begin_span(phase, self._span.traceparent, at_ns=at_ns)
 
 
 @dataclass(slots=True)
 class Account:
-    """The counts of one session.
+    """The counts of one session."""
 
-    `meter`: counts tokens against the caller's limit; None: there is no limit. `trace`: of the running answer; None:
-    nothing is traced.
-    """
+    began: float = 0.0  # when the session did
+    questions: int = 0
+    tokens_in: int = 0  # that the client sent; a text that it brings from another server counts as a whole
+    tokens_out: int = 0
+    finish: Finish = Finish.UNFINISHED  # of the newest answer; UNFINISHED: it has not ended, or there is none
+    meter: TokenMeter | None = None  # counts tokens against the caller's limit; None: there is no limit
+    trace: AnswerTrace | None = None  # of the running answer; None: nothing is traced
+    _known: int = 0  # tokens of the conversation that are counted
+    _newest: int = 0  # question
 
-    usage: Usage = field(default_factory=lambda: Usage(0.0))
-    meter: TokenMeter | None = None
-    trace: AnswerTrace | None = None
+    def facts(self, caller: Caller, now: float) -> dict[str, object]:
+        return {
+            "key": caller.key or (caller.owner if caller.is_proven else ""),
+            "peer": unquote(caller.peer),
+            "questions": self.questions,
+            "tokens_in": self.tokens_in,
+            "tokens_out": self.tokens_out,
+            "finish": self.finish.name.lower(),
+            "seconds": round(now - self.began, 1),
+        }
+
+    def on_ask(self, number: int, length: int) -> None:
+        """A question, with which the conversation has so many tokens; or an answer that is continued."""
+        self.questions += number != self._newest
+        self._newest = number
+        self.tokens_in += max(0, length - self._known)
+        self._known = length
+        self.finish = Finish.UNFINISHED
 
     def let_in(self, meter: TokenMeter | None) -> None:
         self.end_answer()
@@ -132,12 +108,10 @@ class Account:
         self.end_trace("asked again")
         self.trace = trace
 
-    def on_step(self, step_ms: float, *, chose: bool) -> None:
-        if self.trace is not None:
-            self.trace.on_step(step_ms, chose=chose)
-
     def on_written(self, tokens: int, drafted: int, accepted: int, finish: Finish) -> None:
-        self.usage.on_written(tokens, finish)
+        self.tokens_out += tokens
+        self._known += tokens
+        self.finish = finish
         if self.trace is not None:
             self.trace.on_written(tokens, drafted, accepted)
             if finish is not Finish.UNFINISHED:
@@ -192,45 +166,29 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Attachment:
-    """A stream and its memory.
+    """A stream and its memory."""
 
-    `listener`: None: the session is detached. `feed`: the memory that the stream owes its client; None: the client
-    wants none.
-    """
-
-    listener: Listener | None = None
-    feed: MemoryFeed | None = None
+    listener: Listener | None = None  # None: the session is detached
+    feed: MemoryFeed | None = None  # the memory that the stream owes its client; None: the client wants none
     budget: MemoryBudget = field(default_factory=MemoryBudget)
 
 
 @dataclass(slots=True)
 class Turn:
-    """Where a session is between two forwards.
+    """Where a session is between two forwards."""
 
-    Args:
-        queued: waits for its turn, since `queued_at` (time.monotonic).
-        stepping: a forward for it, or a job that moves its pages, is queued or runs.
-        held: its caller's limit of tokens is reached, and the answer waits until it is let in again.
-    """
-
-    queued: bool = False
+    queued: bool = False  # waits for its turn, since `queued_at` (time.monotonic)
     queued_at: float = 0.0
-    stepping: bool = False
-    held: bool = False
+    stepping: bool = False  # a forward for it, or a job that moves its pages, is queued or runs
+    held: bool = False  # its caller's limit of tokens is reached, and the answer waits until it is let in again
     steps: int = 0
-
-    def queue(self, now: float) -> None:
-        self.queued, self.queued_at = True, now
 
 
 @dataclass(eq=False, slots=True)
 class LiveSession:
-    """A session on this server.
+    """A session on this server."""
 
-    `token`: by which a client finds it again; it opens the conversation to its holder, so it is never logged.
-    """
-
-    token: bytes = field(repr=False)
+    token: bytes = field(repr=False)  # opens the conversation to its holder, so it is never logged
     session: Session
     tensors: SessionTensors
     drafting: SessionDrafting = field(default_factory=SessionDrafting)
@@ -248,7 +206,6 @@ class LiveSession:
         return not answers and not self.turn.stepping
 
     def attach(self, caller: Caller, stream: Attachment) -> None:
-        """Listens to this stream from now on; the one before it, if any, learns that."""
         if self.stream.listener is not None:
             self.stream.listener.on_taken_over()
         self.caller, self.stream = caller, stream
@@ -261,3 +218,63 @@ class LiveSession:
         self.account.end_trace("closed")
         self.closed = True
         self.stream = Attachment()
+
+
+class Resume(StrEnum):
+    CACHED = "cached"  # its session, with keys and values
+    READ_AGAIN = "read_again"  # its session, without
+    TAKEN_OVER = "taken_over"  # its session, which another stream still had
+    UNKNOWN = "unknown"  # none: it has expired, or is another server's
+
+
+class FrameBytes(StrEnum):
+    VERDICTS = "verdicts"  # and other small frames of the server
+    MEMORY = "memory"
+    STATE = "state"
+    DRAFTS = "drafts"
+    REQUESTS = "requests"  # and other frames of the client
+
+
+@dataclass(slots=True)
+class AnswerSteps:
+    """What the steps of all answers in a forward have brought."""
+
+    steps: int = 0
+    tokens: int = 0
+    drafted: int = 0  # nodes of devices
+    accepted: int = 0
+    own_drafted: int = 0  # nodes that only the server guessed
+    own_accepted: int = 0
+    stale: int = 0  # nodes of devices that came too late since the forward before
+    run_ahead: int = 0  # steps that verified nothing of a device that drafts
+
+
+class Observer:
+    """What happens on a server, a few times for each forward; subclasses override events, which must not raise."""
+
+    def on_planned(self, waits: Sequence[float]) -> None:
+        """A forward begins, for sessions that have waited so many seconds."""
+
+    def on_forward(self, rows: Rows, step_ms: float, drafting_ms: float, steps: AnswerSteps) -> None:
+        """A forward has ended, and continued answers; `drafting_ms`: how long the server drafted before it."""
+
+    def on_finish(self, finish: Finish) -> None:
+        """An answer has ended."""
+
+    def on_lost(self) -> None:
+        """An error has ended a session."""
+
+    def on_call(self, method: str) -> None:
+        """A call has begun."""
+
+    def on_refusal(self, code: str) -> None:
+        """A call has ended with an error of this code."""
+
+    def on_resume(self, kind: Resume) -> None:
+        """A client has come back."""
+
+    def on_sent(self, kind: FrameBytes, count: int) -> None:
+        """So many bytes of frames were written."""
+
+    def on_received(self, kind: FrameBytes, count: int) -> None:
+        """So many bytes of frames were read."""

@@ -1,6 +1,6 @@
 """The registry of sessions, and the pool of their keys and values: how many there may be, and who gives way for whom.
 
-Registry: pure but for the token source and the clock that it is given. State: all live sessions by resume token.
+Registry: pure but for the clock that it is given. State: all live sessions by resume token.
 Invariants: at most `limit` of them, `stream_limit` attached; a detached one is dropped after its time, or earlier when
 its place is needed. The client that takes up most gives way first: the one that asks, if none has more.
 
@@ -11,15 +11,15 @@ and has room until its end; what sessions and the index hold never exceeds the b
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from moa_shared.errors import ContextLengthError, OverloadedError
 from rich.filesize import decimal
 
 from moa_server.access.limits import Caller
-from moa_server.drafting.session_drafter import OwnDrafter
+from moa_server.drafting.draft_decision import OwnDrafter
 from moa_server.engine.live_session import Attachment, LiveSession
-from moa_server.engine.page_index import PrefixIndex
+from moa_server.engine.shared_pages import PrefixIndex
 from moa_server.engine.stepper import Stepper
 from moa_server.session.memory_feed import KeptPlane, most_nbytes
 from moa_server.session.session import SessionPhase
@@ -39,19 +39,13 @@ class SessionSize:
     def most_nbytes(
         self, cache: KVCache, widths: Mapping[KeptPlane, int], tokens: int, drafter: OwnDrafter | None
     ) -> int:
-        """The most bytes that a conversation of so many tokens takes, with a draft below the last.
-
-        `drafter`: what the server drafts with; None: it does not.
-        """
+        """The most bytes of a conversation of so many tokens. `drafter`: the server's; None: it does not draft."""
         rows = tokens + self._draft_nodes
         nbytes = cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
         return nbytes + (drafter.most_nbytes(rows) if drafter is not None else 0)
 
     def largest(self, tokens: int) -> int:
-        """The most bytes that a conversation of so many tokens takes, with the memory rows that take most.
-
-        It shares nothing: with a prefix in common conversations take less.
-        """
+        """The same with the memory rows that take most, where nothing is shared."""
         stepper, cache = self._stepper, self._stepper.target.new_cache()
         each = [self.most_nbytes(cache, {}, tokens, None)]
         for source in stepper.sources:
@@ -59,9 +53,6 @@ class SessionSize:
             kept = stepper.kept_widths(source, planes, drafts=drafter is not None)
             each.append(self.most_nbytes(cache, kept, tokens, drafter))
         return max(each)
-
-
-TOKEN_BYTES = 16  # cannot be guessed: it opens the conversation to its holder
 
 
 class SessionRegistry:
@@ -75,16 +66,14 @@ class SessionRegistry:
         limit: int,
         stream_limit: int,
         detached_seconds: float,
-        make_live_session: Callable[[bytes], LiveSession],
-        make_token: Callable[[int], bytes],
+        new: Callable[[], LiveSession],
         clock: Callable[[], float],
         on_closed: Callable[[LiveSession], None],
     ) -> None:
         self._limit = limit
         self._stream_limit = stream_limit
         self._detached_seconds = detached_seconds
-        self._make_live_session = make_live_session
-        self._make_token = make_token
+        self.new = new
         self._clock = clock
         self._on_closed = on_closed
         self._live_sessions: dict[bytes, LiveSession] = {}
@@ -111,9 +100,6 @@ class SessionRegistry:
             return live
         return None if live.caller.is_proven or caller.is_proven else live
 
-    def new(self) -> LiveSession:
-        return self._make_live_session(self._make_token(TOKEN_BYTES))
-
     def attach(self, live: LiveSession, caller: Caller, stream: Attachment) -> None:
         self.expire()
         if live.token not in self._live_sessions or live.token in self._detached:
@@ -128,16 +114,13 @@ class SessionRegistry:
     def _make_own_room(self, caller: Caller) -> None:
         """Drops idle sessions of the caller's own if it has as many as it may, first those that are detached."""
         limit = caller.limits.sessions
-        if not limit:
-            return
         own = [live for live in self._live_sessions.values() if live.caller.owner == caller.owner]
-        idle = [live for live in own if live.is_idle]
-        excess = max(0, len(own) + 1 - limit)
+        excess = max(0, len(own) + 1 - limit) if limit else 0
+        idle = sorted((live for live in own if live.is_idle), key=lambda live: live.token not in self._detached)
         if excess > len(idle):
             raise OverloadedError(f"The key {caller.key} may have {limit} sessions at once, and all have answers.")
-        for live in sorted(idle, key=lambda live: live.token not in self._detached)[:excess]:
-            if live.stream.listener is not None:
-                live.stream.listener.on_displaced()
+        for live in idle[:excess]:
+            _displace(live)
             self.close(live)
 
     def _make_room(self, owner: str) -> None:
@@ -155,16 +138,12 @@ class SessionRegistry:
         if len(attached) < self._stream_limit:
             return
         held = Counter(live.caller.owner for live in attached)
-        idle = [
-            live
-            for live in attached
-            if live.is_idle and (live.caller.owner == owner or held[live.caller.owner] > held[owner])
-        ]
+        owners = {each for each, count in held.items() if each == owner or count > held[owner]}
+        idle = [live for live in attached if live.is_idle and live.caller.owner in owners]
         if not idle:
             raise OverloadedError(f"The server has {self._stream_limit} streams already, which is its limit.")
         live = _first_of_the_most(idle, held, owner)
-        if live.stream.listener is not None:
-            live.stream.listener.on_displaced()
+        _displace(live)
         self.detach(live)
 
     def detach(self, live: LiveSession) -> None:
@@ -192,21 +171,21 @@ class SessionRegistry:
         return len(dropped)
 
 
+def _displace(live: LiveSession) -> None:
+    if live.stream.listener is not None:
+        live.stream.listener.on_displaced()
+
+
 def _first_of_the_most(live_sessions: list[LiveSession], held: Counter[str], owner: str) -> LiveSession:
     """The first session of the owner that holds the most; of `owner` if it ties for the most."""
     return max(live_sessions, key=lambda live: (held[live.caller.owner], live.caller.owner == owner))
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
-    """What a session may come to hold.
+class Reservation(NamedTuple):
+    """What a session may come to hold."""
 
-    `nbytes`: in all, its shared pages included. `page_nbytes`: of each page that it shares, which the index counts in
-    its place.
-    """
-
-    nbytes: int
-    page_nbytes: int
+    nbytes: int  # in all, its shared pages included
+    page_nbytes: int  # of each page that it shares, which the index counts in its place
 
 
 class KVPool:
@@ -215,12 +194,7 @@ class KVPool:
     `budget`: bytes of all sessions together, and of what is kept of ended ones.
     """
 
-    def __init__(
-        self,
-        budget: int,
-        release: Callable[[LiveSession], None],
-        prefixes: PrefixIndex[LiveSession],
-    ) -> None:
+    def __init__(self, budget: int, release: Callable[[LiveSession], None], prefixes: PrefixIndex[LiveSession]) -> None:
         self.budget = budget
         self._release = release
         self._prefixes = prefixes
@@ -240,14 +214,14 @@ class KVPool:
 
     @property
     def held(self) -> int:
-        owns = (self._own(live, replace(each, nbytes=live.tensors.nbytes)) for live, each in self._promised.items())
+        owns = (self._own(live, each._replace(nbytes=live.tensors.nbytes)) for live, each in self._promised.items())
         return self._prefixes.nbytes + sum(owns)
 
     def reserve(self, live: LiveSession, nbytes: int, page_nbytes: int = 0) -> None:
-        """Promises a session `nbytes` in all.
+        """Promises a session `nbytes` in all, of which each page that it shares takes `page_nbytes`.
 
         If needed they are taken from the pages that no session uses, and then from idle sessions: its own client's
-        first, oldest first. `page_nbytes`: of each page that it shares.
+        first, oldest first.
         """
         before = self._promised.pop(live).nbytes if live in self._promised else 0
         # Whatever comes of this, it may still hold pages that no longer belong to its text.
@@ -313,7 +287,7 @@ class KVPool:
         before = self.promised
         for live, promise in self._promised.items():
             if live.is_idle and live.session.phase is SessionPhase.IDLE and live is not asking:
-                self._promised[live] = replace(promise, nbytes=min(promise.nbytes, live.tensors.nbytes))
+                self._promised[live] = promise._replace(nbytes=min(promise.nbytes, live.tensors.nbytes))
         return before - self.promised
 
     def _choose_victims(self, asking: LiveSession, nbytes: int) -> list[LiveSession]:

@@ -1,14 +1,13 @@
 """Which rows the next forward holds: of which sessions, how many draft nodes of each, how much of which prompt.
 
-Pure: it has no clock; the engine reports what forwards took. State: the sessions that wait, the cost of rows, the
-recent rate of tokens. Invariants: every answer that waits is in the next forward, as far as MOST_ROWS allow; so is some
-prompt, so neither starves the other. Where not all find room, owners take turns, so that none gets less because
-another has many sessions.
+Pure: it has no clock; the engine reports what forwards took. Invariants: every answer that waits is in the next
+forward, as far as MOST_ROWS allow; so is some prompt, so neither starves the other. Where not all find room, owners
+take turns, so that none gets less because another has many sessions.
 
 Draft nodes. A forward over n rows takes C(n) and yields S tokens on average: one an answer, and the survival
 probabilities of the nodes. At a rate of r tokens a millisecond so far, the nodes of all sessions together are taken
 that maximise S - r C(n): r is the price of time (Howard, Dynamic Programming and Markov Processes, 1960). Drafts pay
-DRAFT_PRICE times that. Waiting for a draft that is due does not pay: docs/adr/0011.
+DRAFT_PRICE times that (`drafting/draft_decision.py`). Waiting for a draft that is due does not pay: docs/adr/0011.
 
 Prompts. A row of a prompt takes as long wherever it is read, so a forward with answers reads no more of a prompt than
 doubles its time, and a prompt loses little: rows of the answers are read next to its own. Where several wait, a turn is
@@ -18,14 +17,15 @@ of them a little at a time would let all of them wait until the last one is read
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree import DraftTree
 
-from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares, RunningCost
+from moa_server.drafting.draft_decision import DRAFT_PRICE, count_that_pays, has_time
+from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares
 from moa_server.session.session import Session
+from moa_server.session.verification import NO_DRAFT
 
 Queued = TypeVar("Queued")
 
@@ -63,17 +63,10 @@ class FairQueue(Generic[Queued]):
         self._waiting.clear()
 
 
-# What drafts must bring, over what their time is worth. Of many nodes those are taken whose chance is overestimated or
-# whose cost is underestimated, so drafts that are expected to break even are a loss (docs/adr/0060).
-DRAFT_PRICE = 1.3
-# Of a node that must be surer than this to pay, none is sought: looking for one takes a server of sixteen users 0.04 ms
-# a session, which is worth a thirtieth of a token there.
-SUREST = 0.95
 RECENT = 1 / 16  # weight of a forward in the rate, which spans a paragraph of an answer
 MOST_ROWS = 512  # of answers in one forward
 SLICE_SHARE = 1.0  # of the time of the answers' rows that the rows of prompts in the same forward may take
 LEAST_SLICE = 16  # tokens: fewer rows do not fill the kernels
-TOLD_ROWS = 8  # of a draft as devices send it, of which clients are told what a row takes
 TURN = 64  # tokens of a prompt that are read before it is another one's turn
 LONGEST_TURN = 128  # so many where the prompt ends with them
 
@@ -85,22 +78,15 @@ class HasSession(Protocol):
 Waiting = TypeVar("Waiting", bound=HasSession)
 
 
-@dataclass(frozen=True, slots=True)
-class StepCandidate:
-    """An answer that could step.
+class StepCandidate(NamedTuple):
+    """An answer that could step."""
 
-    `feed`: committed tokens that it feeds: one, or the last few of a text that is read again. `arrived`: its draft
-    nodes, and the chance of each to be right.
-    """
-
-    feed: int
+    feed: int  # committed tokens that it feeds: one, or the last few of a text that is read again
     arrived: DraftTree
-    survival: Sequence[float]
-    verifies_all: bool = False
+    survival: Sequence[float] | None  # the chance of each node to be right; None: all are verified
 
 
-@dataclass(frozen=True, slots=True)
-class Rows:
+class Rows(NamedTuple):
     """The rows of a forward. `answers`: sessions that chose tokens in it; `fed` and `nodes`: their rows."""
 
     answers: int
@@ -117,7 +103,8 @@ class Rows:
 class Schedule(Generic[Waiting]):
     """Decides what the next forward does.
 
-    `plain_ms`: time of a plain step until one has been measured; 0: not known.
+    `plain_ms`: time of a plain step until one has been measured; 0: not known. `most_read`: tokens of prompts in a
+    forward. `owner_of`: who takes turns. `verifies_all`: all nodes that have arrived, as if they cost nothing.
     """
 
     def __init__(
@@ -126,16 +113,16 @@ class Schedule(Generic[Waiting]):
         plain_ms: float = 0.0,
         most_read: int = 256,
         owner_of: Callable[[Waiting], str] = lambda _: "",
+        *,
+        verifies_all: bool = False,
     ) -> None:
-        self.cost = ForwardCost(shares)
-        self.told_cost = RunningCost(plain_ms, plain_ms * shares.of(TOLD_ROWS) / TOLD_ROWS)
-        if plain_ms:
-            self.cost.add(0, plain_ms)
+        self.cost = ForwardCost(shares, plain_ms)
+        self._verifies_all = verifies_all
         self._most_read = most_read
         self._answers = FairQueue(owner_of)
         self._prompts = FairQueue(owner_of)
-        self._reading: Waiting | None = None  # the prompt whose turn it is, and what was read of it in this turn
-        self._turn_tokens = 0
+        self._reading: Waiting | None = None  # the prompt whose turn it is
+        self._turn_tokens = 0  # that were read of it in this turn
         self._tokens = Smoothed(weight=RECENT)  # of a forward, and what it took
         self._ms = Smoothed(weight=RECENT)
         self._read_ms = Smoothed(weight=RECENT)  # of a row of a prompt
@@ -181,25 +168,18 @@ class Schedule(Generic[Waiting]):
     def choose_nodes(self, candidates: Sequence[StepCandidate]) -> list[DraftTree]:
         if not self.cost.known or not any(each.survival for each in candidates):
             return [each.arrived for each in candidates]
-        chosen: list[list[int]] = [list(range(len(each.arrived))) if each.verifies_all else [] for each in candidates]
+        chosen: list[list[int]] = [[*range(len(each.arrived))] if each.survival is None else [] for each in candidates]
+        rows = sum(each.feed for each in candidates) + sum(map(len, chosen))
         offered = sorted(
             (-chance, which, node)  # a parent before its children
             for which, each in enumerate(candidates)
-            if not each.verifies_all
-            for node, chance in enumerate(each.survival)
-        )
-        rows = sum(each.feed for each in candidates) + sum(map(len, chosen)) - 1
-        price = self.draft_price(len(candidates))
-        best, best_count, tokens = -price * self.cost.ms(rows), 0, 0.0
-        cost = self.cost.line()
-        for count, (less, _, _) in enumerate(offered[: max(0, MOST_ROWS - rows)], 1):
-            tokens -= less
-            value = tokens - price * cost.ms(rows + count)
-            if value > best:
-                best, best_count = value, count
-        for _, which, node in offered[:best_count]:
+            for node, chance in enumerate(each.survival or ())
+        )[: max(0, MOST_ROWS - rows)]
+        chances = (-less for less, _, _ in offered)
+        count = count_that_pays(chances, self.cost.line, self.draft_price(len(candidates)), rows)
+        for _, which, node in offered[:count]:
             chosen[which].append(node)
-        return [each.arrived.pick(sorted(nodes)) for each, nodes in zip(candidates, chosen, strict=True)]
+        return [each.arrived.pick(nodes) if nodes else NO_DRAFT for each, nodes in zip(candidates, chosen, strict=True)]
 
     def rate(self, answers: int = 1) -> float:
         """The recent rate in tokens per millisecond, at least that of plain steps of so many answers together.
@@ -212,18 +192,21 @@ class Schedule(Generic[Waiting]):
         return max(answers / self.cost.ms(answers - 1), recent)
 
     def draft_price(self, answers: int) -> float:
-        return DRAFT_PRICE * self.rate(answers)
+        """Tokens that a millisecond of drafts must bring."""
+        return 0.0 if self._verifies_all else DRAFT_PRICE * self.rate(answers)
+
+    @property
+    def has_price(self) -> bool:
+        return self._verifies_all or self.cost.known
 
     def has_time(self, answers: int) -> bool:
-        """Whether a forward of so many answers has time for drafts: a node that is nearly sure pays for its row.
-
-        It depends on what forwards cost, and on nothing of a session: until there is time again, none need be asked.
-        """
-        return self.cost.line().least_chance(self.draft_price(answers), answers - 1) < SUREST
+        return has_time(self.cost.line, self.draft_price(answers), answers)
 
     def least_chance(self, answers: int) -> float:
         """The chance that a draft node must have to be worth verifying next to so many answers; 0: not known yet."""
-        return self.cost.line().least_chance(self.rate(answers), answers - 1) if answers and self.cost.known else 0.0
+        if self._verifies_all or not answers:
+            return 0.0
+        return self.cost.line.least_chance(self.rate(answers), answers - 1)
 
     def read_tokens(self, rows: int) -> int:
         """How many tokens of prompts to read next to `rows` rows of answers."""
@@ -239,7 +222,7 @@ class Schedule(Generic[Waiting]):
         """A row of a prompt, as measured; until then, a row among many; 0: neither is known."""
         if self._read_ms.mean:
             return self._read_ms.mean
-        line = self.cost.line()
+        line = self.cost.line
         return line.slope_ms * line.shares.of(LEAST_SLICE) / LEAST_SLICE
 
     # ------------------------------------------------------------ what it took
@@ -249,7 +232,6 @@ class Schedule(Generic[Waiting]):
         if not rows.read:
             if rows.fed == rows.answers:  # those that read a text again are no measure of a row
                 self.cost.add(rows.beyond_first, ms)
-                self.told_cost.add(rows.beyond_first, ms)
             self._tokens.add(tokens)
             self._ms.add(ms + drafting_ms)
         elif not rows.answers:
@@ -258,5 +240,4 @@ class Schedule(Generic[Waiting]):
             self._read_ms.add(max(0.0, ms - self.cost.ms(rows.beyond_first)) / rows.read)
 
     def answers_ms(self, rows: Rows, ms: float) -> float:
-        """How much of a forward's time its answers took."""
         return min(ms, self.cost.ms(rows.beyond_first)) if rows.read and self.cost.known else ms

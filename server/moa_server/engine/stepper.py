@@ -1,25 +1,29 @@
-"""One step of several sessions: forward, selection, verification, memory rows. Runs only on the inference thread.
+"""One step of several sessions: the server's drafts, forward, selection, verification, memory rows.
 
-State: none of its own; each session's `SessionTensors` (KV cache and rows) are touched by the inference thread only.
-Invariant: after a verification a cache holds exactly the fed tokens and the accepted path.
+Runs only on the inference thread. State: what the steps of drafters took; each session's `SessionTensors` (KV cache and
+rows) are touched by this thread only. Invariants: after a verification a cache holds exactly the fed tokens and the
+accepted path; a drafter that fails costs its session the drafts, and nothing else.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
-import numpy.typing as npt
+import structlog
+from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.memory_codec import Codec, encode, row_bytes
 from moa_shared.protocol.messages import Plane
 from moa_shared.tree import ROOT
 
-from moa_server.drafting.session_drafter import OwnDrafter, SessionDrafter
-from moa_server.session.memory_feed import Chunk, KeptPlane, OwnPlane, RowStore
+from moa_server.drafting.draft_decision import DraftOrder, GrowthRule, MemorySource
+from moa_server.drafting.forward_cost import CostLine
+from moa_server.drafting.session_drafter import DrafterRecord, Guess, ReadingRoom, SessionDrafter
+from moa_server.session.memory_feed import Chunk, KeptPlane, OwnPlane, Rows, RowStore
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.verifier import Request
 
@@ -28,62 +32,18 @@ if TYPE_CHECKING:
 
     from moa_server.verifier import KVCache, Target, TargetOutput
 
-Rows = npt.NDArray[np.float32]
-
-
-@dataclass(frozen=True, slots=True)
-class MemorySource:
-    """Turns the target's activations into the rows that a drafter reads; all are float32 arrays.
-
-    Args:
-        encode: [tokens, layers, 2 * kv_heads * head_dim] of the cache to [tokens, width] memory rows.
-        width: numbers of a memory row on the wire.
-        state_layer: decoder layer whose input is the reused state; None: the drafter reuses no layers.
-        reads_layers: `encode` takes the inputs of these decoder layers side by side, [tokens, layers * hidden size], in
-            place of keys and values, and no plane holds them; as many as there are layers: what leaves the last one,
-            which is all that EAGLE-2 reads.
-        drafter: for drafts of the server's own, over the same memory rows; None: the server does not draft.
-        drafter_layer: decoder layer whose input `drafter` reads, where that is not `state_layer`.
-    """
-
-    encode: Callable[[Rows], Rows]
-    width: int
-    state_layer: int | None
-    reads_layers: tuple[int, ...] = ()
-    fingerprint: bytes = b""
-    drafter: OwnDrafter | None = None
-    drafter_layer: int | None = None
-
-    @property
-    def has_states(self) -> bool:
-        return self.state_layer is not None
-
-    def layers_of(self, plane: KeptPlane) -> tuple[int, ...]:
-        """The decoder layers whose inputs a forward must give for a plane; none: its rows are made from the cache."""
-        if plane is Plane.MEMORY:
-            return self.reads_layers
-        layer = self.drafter_layer if plane is OwnPlane.STATE else self.state_layer
-        return () if layer is None else (layer,)
+log = structlog.get_logger()
 
 
 @dataclass(slots=True)
 class SessionTensors:
-    """What the inference thread keeps for one session.
-
-    Args:
-        planes: rows of the planes that the session's client wants, or the server's drafter.
-        source: makes them; None: the client wants none.
-        drafter: guesses here; None: it has not begun, or has failed.
-
-    Attributes:
-        states: the planes whose rows a forward yields, with the layers whose inputs they are made from; `layers`: all
-            of these.
-    """
+    """What the inference thread keeps for one session."""
 
     cache: KVCache
-    planes: dict[KeptPlane, RowStore]
-    source: MemorySource | None = None
-    drafter: SessionDrafter | None = None
+    planes: dict[KeptPlane, RowStore]  # rows that the session's client wants, or the server's drafter
+    source: MemorySource | None = None  # makes them; None: nobody wants any
+    drafter: SessionDrafter | None = None  # guesses here; None: it has not begun, or has failed
+    # The planes whose rows a forward yields, with the layers whose inputs they are made from; `layers`: all of these.
     states: dict[KeptPlane, tuple[int, ...]] = field(default_factory=dict, init=False)
     layers: tuple[int, ...] = field(default=(), init=False)
 
@@ -93,15 +53,14 @@ class SessionTensors:
         rows = sum(store.nbytes for store in tuple(self.planes.values()))
         return self.cache.nbytes + rows + (drafter.nbytes if drafter is not None else 0)
 
-    def keep_rows(self, source: MemorySource | None, widths: Mapping[KeptPlane, int]) -> None:
+    def keep_rows(self, source: MemorySource, widths: Mapping[KeptPlane, int]) -> None:
         """Keeps the rows that `source` makes, of these planes too; those of another source are dropped."""
         if source is not self.source:
             self.source, self.planes, self.drafter = source, {}, None
         for plane, width in widths.items():
             if plane not in self.planes:
                 self.planes[plane] = RowStore(width)
-        layers = {plane: source.layers_of(plane) for plane in self.planes} if source is not None else {}
-        self.states = {plane: of_plane for plane, of_plane in layers.items() if of_plane}
+        self.states = {plane: layers for plane in self.planes if (layers := source.layers_of(plane))}
         self.layers = tuple(sorted(set().union(*self.states.values())))
 
     def crop(self, length: int) -> None:
@@ -126,17 +85,15 @@ class SessionTensors:
         self.drafter = None
         self.cache.release()
         for store in self.planes.values():
-            store.release()
+            store.crop(0)
 
 
-@dataclass(frozen=True, slots=True)
-class CodedRows:
+class CodedRows(NamedTuple):
     chunk: Chunk
     payload: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class NewestRows:
+class NewestRows(NamedTuple):
     """Rows of a plane from `start` to the newest one, at most `most_rows` of them."""
 
     plane: Plane
@@ -150,18 +107,83 @@ Outcome = Verification | Exception | None  # None: a chunk of a prompt was read
 
 @dataclass(eq=False, slots=True)
 class Work:
-    """One session's share of a forward.
-
-    `outcome`: what the target chose, or why it failed, once the forward has ended.
-    """
+    """One session's share of a forward."""
 
     tensors: SessionTensors
     plan: StepPlan
-    outcome: Outcome = None
+    order: DraftOrder | None = None  # what the server drafts before it; None: nothing
+    drafts_forced: bool = False  # whether it drafts what the answer's form forces
+    outcome: Outcome = None  # what the target chose, or why it failed, once the forward has ended
+    guess: Guess | None = None  # what the server's drafter added; None: it was not asked
 
     @property
     def rows(self) -> int:
         return len(self.plan.feed) + len(self.plan.tree)
+
+
+# Of a plain step that a step of the drafter takes, until one has been measured: of EAGLE-3 at 8B. What seems too dear
+# at first is never tried.
+STEP_SHARE = 0.05
+
+
+class ServerDrafts:
+    def __init__(self) -> None:
+        self._records: dict[int, DrafterRecord] = {}  # by the drafter's identity
+
+    def deepen(self, work: Sequence[Work], price: float, cost: CostLine) -> float:
+        """Adds what forms force, and the server's nodes, to the plans; returns how long that took, in ms.
+
+        `price`: tokens that a millisecond must bring.
+        """
+        began = time.perf_counter()
+        for each in work:
+            if each.drafts_forced:
+                each.plan = each.plan.with_forced()
+        rows, room = sum(each.rows for each in work) - 1, ReadingRoom()
+        for each in work:
+            if each.order is not None:
+                each.guess = self._guess(each, each.order, price, cost, rows, room)
+            if each.guess is not None and each.guess.own:
+                each.plan = each.plan.extend(each.guess.tree, each.plan.own_nodes + each.guess.own)
+                rows += each.guess.own
+        return ms_since(began)
+
+    @staticmethod
+    def learn_from(work: Sequence[Work]) -> None:
+        for each in work:
+            if each.guess is None or not isinstance(each.outcome, Verification):
+                continue
+            if (drafter := each.tensors.drafter) is not None:
+                drafter.learn_guess(each.guess, each.outcome.taken)
+
+    def _guess(
+        self, work: Work, order: DraftOrder, price: float, cost: CostLine, rows: int, room: ReadingRoom
+    ) -> Guess | None:
+        tensors, plan, source = work.tensors, work.plan, work.tensors.source
+        if source is None or source.drafter is None:
+            return None
+        record = self._records.get(id(source.drafter))
+        if record is None:
+            record = DrafterRecord(STEP_SHARE * cost.plain_ms, source.drafter.block_levels)
+            self._records[id(source.drafter)] = record
+        try:
+            if tensors.drafter is None:
+                if order.base:
+                    return None  # it has failed in this answer
+                planes = (Plane.MEMORY, Plane.REUSED_STATE) if source.has_states else (Plane.MEMORY,)
+                tensors.drafter = SessionDrafter(source.drafter, record, planes)
+            tensors.crop(plan.cached)
+            tensors.drafter.tell(order.base, order.tokens)
+            most_nodes = max(0, order.most_nodes - len(plan.tree))
+            rule = GrowthRule(price, cost, rows, record.step_ms.mean, record.follow_ms.mean, most_nodes)
+            read = tensors.read_for_drafter
+            return tensors.drafter.guess(
+                plan.tree, order.covered, plan.sampling, rule, read, plan.cached, room, plan.form
+            )
+        except Exception as error:
+            tensors.drafter = None
+            log.error("the server's drafter failed: the session goes on without it", exc_info=error)
+            return None
 
 
 class Stepper:
@@ -186,16 +208,12 @@ class Stepper:
 
     def kept_widths(self, source: MemorySource, widths: Mapping[Plane, int], *, drafts: bool) -> dict[KeptPlane, int]:
         """Row widths of the planes to keep for a client that wants `widths`; `drafts`: the server drafts too."""
-        kept: dict[KeptPlane, int] = {plane: width for plane, width in widths.items()}  # noqa: C416 (of a wider type)
+        kept: dict[KeptPlane, int] = dict(widths.items())
         if drafts:
             kept.update(self.widths(source, reused_state=source.drafter_layer is None).items())
             if source.drafter_layer is not None:
                 kept[OwnPlane.STATE] = self.target.hidden_size
         return kept
-
-    def made_by_forward(self, source: MemorySource, plane: KeptPlane) -> bool:
-        """Whether a plane's rows come from the forward itself and cannot be made from the cache later."""
-        return bool(source.layers_of(plane))
 
     def new_tensors(self) -> SessionTensors:
         return SessionTensors(self.target.new_cache(), {})
@@ -207,29 +225,29 @@ class Stepper:
         """
         has_forms = any(each.plan.form is not None for each in work)
         masks = self._masks.submit(_masks_of, [each.plan for each in work]) if has_forms else None
-        try:
-            outputs = self.forward_all(work)
-        except Exception as error:  # noqa: BLE001 (whatever the target raises ends only the sessions that it concerns)
-            return [self.verify_all([each])[0] for each in work] if len(work) > 1 else [error]
+        outputs = together_or_alone(work, self.forward_all)
+        found = masks.result() if masks is not None else [None] * len(work)
         outcomes: list[Outcome] = []
         read: list[_ReadStates] = []
-        found = masks.result() if masks is not None else [None] * len(work)
         for each, output, allowed in zip(work, outputs, found, strict=True):
-            if isinstance(allowed, Exception):
-                outcomes.append(allowed)
-                continue
             try:
+                if isinstance(output, Exception):
+                    raise output
+                if isinstance(allowed, Exception):
+                    raise allowed
                 outcome, kept = None, list(range(len(each.plan.feed)))  # rows of the forward that stay
                 if each.plan.chooses:
                     outcome = each.plan.choose_tokens(output.logits, allowed)
                     kept += [len(kept) + node for node in outcome.kept]
                     each.tensors.cache.keep(kept)
-                read += self._keep_states(each.tensors, each.plan.cached, output, kept, len(outcomes))
+                if each.tensors.states:
+                    read += _keep_states(each, output, kept, len(outcomes))
                 outcomes.append(outcome)
-            except Exception as error:  # noqa: BLE001 (as above)
+            except Exception as error:  # noqa: BLE001 (whatever it is ends only this session)
                 outcomes.append(error)
-        for number, failed in _encode_read(read).items():
-            outcomes[number] = failed
+        for states, failed in zip(read, _encode_read(read), strict=True):
+            if isinstance(failed, Exception):
+                outcomes[states.number] = failed
         return outcomes
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
@@ -240,22 +258,9 @@ class Stepper:
             fed = len(plan.feed)
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()
             tokens = [*plan.feed, *plan.tree.tokens]
-            requests.append(Request(tensors.cache, tokens, _parents(plan), wanted, tensors.layers))
+            parents = None if plan.tree.is_chain else below_chain(fed, plan.tree.parents)
+            requests.append(Request(tensors.cache, tokens, parents, wanted, tensors.layers))
         return self.target.forward_all(requests)
-
-    def _keep_states(
-        self, tensors: SessionTensors, start: int, output: TargetOutput, kept: Sequence[int], number: int
-    ) -> list[_ReadStates]:
-        """Keeps the states of the rows that stay; gives those that memory rows are to be made from."""
-        read = []
-        for plane, layers in tensors.states.items():
-            parts = [output.states[layer][kept] for layer in layers]
-            rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
-            if plane is Plane.MEMORY and tensors.source is not None:
-                read.append(_ReadStates(number, tensors.source, tensors.planes[plane], start, rows))
-            else:
-                tensors.planes[plane].write(start, rows)
-        return read
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         rows = tensors.read(chunk.plane, chunk.start, chunk.start + chunk.count)
@@ -263,84 +268,105 @@ class Stepper:
 
     def code_newest(self, wanted: Sequence[tuple[SessionTensors, NewestRows]]) -> list[CodedRows | Exception]:
         """Codes the newest rows of several sessions, all of a kind with one call; or why that failed."""
-        chunks = [(tensors, _newest_chunk(tensors, rows)) for tensors, rows in wanted]
-        # If this fails, each is encoded and coded by itself below.
-        with suppress(Exception):
-            self._encode(chunks)
-            return [*_coded_together(chunks)]  # a list of CodedRows alone is not one of the wider type
-        coded: list[CodedRows | Exception] = []
-        for tensors, chunk in chunks:
-            try:
-                coded.append(self.code(tensors, chunk))
-            except Exception as error:  # noqa: BLE001 (as above)
-                coded.append(error)
-        return coded
+        return together_or_alone([(tensors, _newest_chunk(tensors, rows)) for tensors, rows in wanted], self._code_all)
 
-    def _encode(self, chunks: Sequence[tuple[SessionTensors, Chunk]]) -> None:
+    def _code_all(self, chunks: Sequence[tuple[SessionTensors, Chunk]]) -> list[CodedRows]:
+        """Codes rows with one call for each codec and width: a call costs as much as several rows."""
+        self._encode_missing(chunks)
+        kinds: dict[tuple[Codec, int], list[int]] = {}
+        for number, (tensors, chunk) in enumerate(chunks):
+            kinds.setdefault((chunk.codec, tensors.planes[chunk.plane].width), []).append(number)
+        payloads = [b""] * len(chunks)
+        for (codec, width), numbers in kinds.items():
+            rows = [
+                tensors.planes[chunk.plane].read(chunk.start, chunk.start + chunk.count)
+                for tensors, chunk in (chunks[number] for number in numbers)
+            ]
+            coded, done = encode(np.concatenate(rows), codec), 0
+            for number, each in zip(numbers, rows, strict=True):
+                stop = done + len(each) * row_bytes(codec, width)
+                payloads[number], done = coded[done:stop], stop
+        return [CodedRows(chunk, payload) for (_, chunk), payload in zip(chunks, payloads, strict=True)]
+
+    def _encode_missing(self, chunks: Sequence[tuple[SessionTensors, Chunk]]) -> None:
         missing: dict[int, list[tuple[SessionTensors, int, int]]] = {}
         for tensors, chunk in chunks:
-            source, stop = tensors.source, chunk.start + chunk.count
-            if chunk.plane is Plane.MEMORY and source is not None:
+            if chunk.plane is Plane.MEMORY and tensors.source is not None:
+                stop = chunk.start + chunk.count
                 start = tensors.planes[chunk.plane].first_missing(chunk.start, stop)
                 if start < stop:
-                    missing.setdefault(id(source), []).append((tensors, start, stop))
+                    missing.setdefault(id(tensors.source), []).append((tensors, start, stop))
         for parts in missing.values():
-            source = parts[0][0].source
-            if source is None:
-                continue
-            rows = source.encode(
-                self.target.lsa_inputs([(tensors.cache, start, stop) for tensors, start, stop in parts])
-            )
-            done = 0
-            for tensors, start, stop in parts:
-                tensors.planes[Plane.MEMORY].write(start, rows[done : done + stop - start])
-                done += stop - start
+            inputs = self.target.lsa_inputs([(tensors.cache, start, stop) for tensors, start, stop in parts])
+            _write_encoded(inputs, [(tensors, start, stop - start) for tensors, start, stop in parts])
+
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def together_or_alone(items: Sequence[T], run: Callable[[Sequence[T]], list[R]]) -> list[R | Exception]:
+    """What `run` gives for all; if that fails, what it gives for each by itself, or why it failed for that one."""
+    try:
+        return [*run(items)]
+    except Exception as error:  # noqa: BLE001 (whatever it is ends only the sessions that it concerns)
+        return [error] if len(items) == 1 else [together_or_alone([each], run)[0] for each in items]
 
 
 @dataclass(frozen=True, slots=True)
 class _ReadStates:
-    """States that a session's memory rows are to be made from.
+    """States that the memory rows of session `number` of a forward are to be made from.
 
     `rows`: [tokens, layers * hidden size], of the positions from `start`.
     """
 
     number: int
-    source: MemorySource
-    store: RowStore
+    tensors: SessionTensors
     start: int
     rows: Rows
 
 
-def _encode_read(read: Sequence[_ReadStates]) -> dict[int, Exception]:
-    """Makes memory rows of all sessions that have the same source at once; why that failed, by session.
+def _keep_states(work: Work, output: TargetOutput, kept: Sequence[int], number: int) -> list[_ReadStates]:
+    """Keeps the states of the rows that stay; gives those that memory rows are to be made from."""
+    tensors, start, read = work.tensors, work.plan.cached, []
+    for plane, layers in tensors.states.items():
+        parts = [output.states[layer][kept] for layer in layers]
+        rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
+        if plane is Plane.MEMORY:
+            read.append(_ReadStates(number, tensors, start, rows))
+        else:
+            tensors.planes[plane].write(start, rows)
+    return read
 
-    If it fails for several, each is tried by itself, so that only those that fail again are lost.
-    """
-    failed: dict[int, Exception] = {}
-    by_source: dict[int, list[_ReadStates]] = {}
-    for each in read:
-        by_source.setdefault(id(each.source), []).append(each)
-    for parts in by_source.values():
-        try:
-            encoded = parts[0].source.encode(np.concatenate([each.rows for each in parts]))
-            ends = np.cumsum([len(each.rows) for each in parts])
-            for each, rows in zip(parts, np.split(encoded, ends[:-1]), strict=True):
-                each.store.write(each.start, rows)
-        except Exception as error:  # noqa: BLE001 (as above)
-            alone = [_encode_read([each]) for each in parts] if len(parts) > 1 else [{parts[0].number: error}]
-            failed |= {number: reason for each in alone for number, reason in each.items()}
-    return failed
+
+def _encode_read(read: Sequence[_ReadStates]) -> list[Exception | None]:
+    """Makes memory rows of all sessions that have the same source at once; why that failed, for each."""
+    failed: dict[int, Exception | None] = {}
+    for source in {id(each.tensors.source) for each in read}:
+        of_source = [each for each in read if id(each.tensors.source) == source]
+        for each, outcome in zip(of_source, together_or_alone(of_source, _encode_states), strict=True):
+            failed[id(each)] = outcome
+    return [failed[id(each)] for each in read]
+
+
+def _encode_states(read: Sequence[_ReadStates]) -> list[Exception | None]:
+    inputs = np.concatenate([each.rows for each in read])
+    _write_encoded(inputs, [(each.tensors, each.start, len(each.rows)) for each in read])
+    return [None] * len(read)
+
+
+def _write_encoded(inputs: Rows, parts: Sequence[tuple[SessionTensors, int, int]]) -> None:
+    """Makes memory rows of the inputs of sessions with the same source: of each, from a position on so many."""
+    if (source := parts[0][0].source) is not None:
+        rows, done = source.encode(inputs), 0
+        for tensors, start, count in parts:
+            tensors.planes[Plane.MEMORY].write(start, rows[done : done + count])
+            done += count
 
 
 def _masks_of(plans: Sequence[StepPlan]) -> list[Allowed | Exception | None]:
     """Which tokens each session's form allows, or why that cannot be known; None: any."""
-    found: list[Allowed | Exception | None] = []
-    for plan in plans:
-        try:
-            found.append(plan.allowed())
-        except Exception as error:  # noqa: BLE001 (as above)
-            found.append(error)
-    return found
+    return [together_or_alone([plan], lambda plans: [plans[0].allowed()])[0] for plan in plans]
 
 
 def _newest_chunk(tensors: SessionTensors, rows: NewestRows) -> Chunk:
@@ -349,32 +375,6 @@ def _newest_chunk(tensors: SessionTensors, rows: NewestRows) -> Chunk:
     count = min(stop - rows.start, rows.most_rows)
     nbytes = count * row_bytes(rows.codec, tensors.planes[rows.plane].width)
     return Chunk(rows.plane, stop - count, count, rows.codec, nbytes)
-
-
-def _coded_together(chunks: Sequence[tuple[SessionTensors, Chunk]]) -> list[CodedRows]:
-    """Codes rows that are there, with one call for each codec and width: a call costs as much as several rows."""
-    kinds: dict[tuple[Codec, int], list[int]] = {}
-    for number, (tensors, chunk) in enumerate(chunks):
-        kinds.setdefault((chunk.codec, tensors.planes[chunk.plane].width), []).append(number)
-    payloads: dict[int, bytes] = {}
-    for (codec, width), numbers in kinds.items():
-        rows = [
-            tensors.planes[chunk.plane].read(chunk.start, chunk.start + chunk.count)
-            for tensors, chunk in (chunks[number] for number in numbers)
-        ]
-        coded = encode(np.concatenate(rows), codec)
-        done = 0
-        for number, each in zip(numbers, rows, strict=True):
-            stop = done + len(each) * row_bytes(codec, width)
-            payloads[number], done = coded[done:stop], stop
-    return [CodedRows(chunk, payloads[number]) for number, (_, chunk) in enumerate(chunks)]
-
-
-def _parents(plan: StepPlan) -> list[int] | None:
-    """Parents of the fed tokens (a chain) and of the nodes below the last of them; None for a chain in all."""
-    if plan.tree.is_chain:
-        return None
-    return below_chain(len(plan.feed), plan.tree.parents)
 
 
 def below_chain(length: int, parents: Iterable[int]) -> list[int]:

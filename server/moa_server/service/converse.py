@@ -34,8 +34,7 @@ from moa_shared.protocol.protobuf_messages import DraftReader, constraint_from_p
 from moa_shared.tracing import is_traced
 
 from moa_server.access.limits import Caller
-from moa_server.engine.live_session import AnswerTrace, Listener, LiveSession
-from moa_server.engine.observer import FrameBytes, Resume
+from moa_server.engine.live_session import AnswerTrace, FrameBytes, Listener, LiveSession, Resume
 from moa_server.engine.stepper import CodedRows
 from moa_server.service.admission import frame_cost, pause_seconds
 from moa_server.service.frame_writer import LINGER_MS, FrameWriter, RowSource
@@ -235,8 +234,8 @@ class ConverseStream(Listener, OpenCall):
         self._frame_writer.put(pb.ServerFrame(opened=welcome.opened))
         feed = live.stream.feed
         if feed is not None:
-            engine, session = self._services.engine, live.session
-            code, may_code = partial(engine.code, live), partial(engine.may_code, live)
+            coder, session = self._services.engine.coder, live.session
+            code, may_code = partial(coder.code, live), partial(coder.may_code, live)
             self._frame_writer.follow(RowSource(feed, code, may_code, lambda to: session.hashes.short_at(to)))
         if welcome.resume is not None:
             self._services.observer.on_resume(welcome.resume)
@@ -258,7 +257,7 @@ class ConverseStream(Listener, OpenCall):
         backlog = session.on_ask(ask, form)
         if backlog.repeats:
             return
-        live.account.usage.on_ask(ask.id, len(session.tokens))
+        live.account.on_ask(ask.id, len(session.tokens))
         if session.phase is SessionPhase.ANSWERING:
             if is_traced():
                 trace = AnswerTrace(ask.traceparent, live.number, len(session.tokens), session.cached)
@@ -298,7 +297,7 @@ class ConverseStream(Listener, OpenCall):
             return
         # Rows that take time to make are ready when the next forward runs. With rows that are there at once to draft
         # from, they leave with its verdict: a frame costs more than the step that they come later.
-        is_late = feed.is_encoded(newest.chunk.plane) and len(feed.planes) > 1
+        is_late = newest.chunk.plane in feed.encoded and bool(feed.yielded)
         self._frame_writer.put_rows(newest, with_verdict=is_late and live.turn.stepping)
 
     def on_spare_time(self) -> None:

@@ -20,7 +20,7 @@ from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.messages import Memory, Plane, Verdict
 from moa_shared.protocol.protobuf_messages import VerdictWriter, memory_to_proto
 
-from moa_server.engine.observer import FrameBytes, Observer
+from moa_server.engine.live_session import FrameBytes, Observer
 from moa_server.engine.stepper import CodedRows
 from moa_server.session.memory_feed import START_BYTES, Chunk, MemoryFeed
 

@@ -27,8 +27,8 @@ from moa_shared.protocol.protobuf_messages import chances_to_proto, settings_fro
 from moa_shared.tracing import is_traced
 
 from moa_server.access.limits import Caller
+from moa_server.drafting.draft_decision import drafting_source
 from moa_server.engine.live_session import AnswerTrace, Attachment, Listener, LiveSession
-from moa_server.engine.server_drafts import drafting_source
 from moa_server.service.frame_writer import BoundedWriter
 from moa_server.service.host import Host, OpenCall
 from moa_server.service.services import Services
@@ -46,7 +46,7 @@ async def embed(host: Host, caller: Caller, request: pb.EmbedRequest) -> pb.Embe
     services.let_in(live, caller)
     live.turn.stepping = True  # its keys and values must not be given to others meanwhile
     try:
-        live.account.usage.on_ask(1, len(tokens))
+        live.account.on_ask(1, len(tokens))
         services.pool.reserve(live, live.tensors.cache.most_nbytes(len(tokens)))
         vector = await _read(services, live, tokens)
     finally:
@@ -70,7 +70,7 @@ async def _read(services: Services, live: LiveSession, tokens: Sequence[int]) ->
     total: Vector = np.zeros(1)
     for start in range(0, max(1, len(tokens)), chunk):
         part = tokens[start : start + chunk]
-        states = await services.engine.between_forwards(partial(states_of, part))
+        states = await services.engine.jobs.result_of(partial(states_of, part), urgent=False)
         live.account.pay(len(part), 0, answering=True)
         total = total + states if is_mean else states
     return total / len(tokens) if is_mean else total
@@ -108,7 +108,7 @@ class Generation(Listener, OpenCall):
         session = live.session
         session.run_ahead = True
         wants_drafts = request.server_drafts and not given and services.settings.drafts_here
-        drafts_by = drafting_source(services.engine.stepper, None, wanted=wants_drafts)
+        drafts_by = drafting_source(services.engine.stepper.sources, None, wanted=wants_drafts)
         live.drafting.agree(by_server=drafts_by is not None, drafts_forced=wants_drafts)
         if drafts_by is not None:
             stepper = services.engine.stepper
@@ -119,7 +119,7 @@ class Generation(Listener, OpenCall):
         except MoaError:
             live.account.end_answer()
             raise
-        live.account.usage.on_ask(1, len(tokens))
+        live.account.on_ask(1, len(tokens))
         if is_traced():
             live.account.begin_trace(AnswerTrace(self._traceparent, live.number, len(tokens), cached=0))
         self._lifecycle.enter(self)

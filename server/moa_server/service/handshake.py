@@ -13,11 +13,8 @@ from moa_shared.protocol.messages import Ask, Plane
 from moa_shared.protocol.protobuf_messages import thin_memory_from_proto
 
 from moa_server.access.limits import Caller
-from moa_server.drafting.forward_cost import DraftRecord
-from moa_server.engine.live_session import Attachment, Listener, LiveSession
-from moa_server.engine.observer import Resume
-from moa_server.engine.server_drafts import drafting_source
-from moa_server.engine.stepper import MemorySource
+from moa_server.drafting.draft_decision import DraftRecord, MemorySource, drafting_source
+from moa_server.engine.live_session import Attachment, Listener, LiveSession, Resume
 from moa_server.service.host import Host
 from moa_server.service.services import Services
 from moa_server.session.memory_feed import MemoryBudget, MemoryFeed
@@ -51,13 +48,13 @@ def open_session(host: Host, caller: Caller, listener: Listener, message: pb.Ope
     widths = stepper.widths(source, reused_state=message.reused_state) if source is not None else {}
     thin, feed = thin_memory_from_proto(message.thin_memory) if message.HasField("thin_memory") else None, None
     if codec is not None:
-        encoded = [plane for plane in widths if source is not None and not stepper.made_by_forward(source, plane)]
+        encoded = [plane for plane in widths if source is not None and not source.layers_of(plane)]
         thin = thin if settings.thins_memory else None
         credit = message.credit_bytes or settings.credit_bytes
         feed = MemoryFeed(widths, codec, credit, message.memory_from, thin=thin, encoded=encoded)
 
     was_attached = live.stream.listener is not None
-    budget = MemoryBudget(settings.memory_share, engine.told_cost.step_ms or None)
+    budget = MemoryBudget(settings.memory_share, engine.schedule.cost.plain_ms or None)
     services.registry.attach(live, caller, Attachment(listener, feed, budget))
     session.run_ahead = message.run_ahead
     cached = session.on_open(message.tokens, asks=ask is not None)
@@ -85,13 +82,12 @@ def _agree_on_drafts(
     """Settles who drafts, and keeps the rows that this takes; the stream's drafter is judged from scratch."""
     settings, engine = services.settings, services.engine
     forced = wanted and settings.drafts_here
-    drafts_by = drafting_source(engine.stepper, source, wanted=forced)
+    drafts_by = drafting_source(engine.stepper.sources, source, wanted=forced)
     live.drafting.agree(
         by_server=drafts_by is not None,
         drafts_forced=forced,
         record=DraftRecord(),
         takes_drafts=settings.takes_drafts,
-        verifies_all=not settings.choose_nodes,
     )
     if (kept_by := drafts_by or source) is not None:
         engine.keep_rows(live, kept_by, engine.stepper.kept_widths(kept_by, widths, drafts=drafts_by is not None))

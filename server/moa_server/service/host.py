@@ -19,7 +19,7 @@ from moa_shared.errors import AuthenticationError, UnavailableError
 from moa_server.access.keys import Gate
 from moa_server.access.limits import Caller
 from moa_server.engine.inference_thread import InferenceThread, RunningJob
-from moa_server.engine.observer import Observer
+from moa_server.engine.live_session import Observer
 from moa_server.engine.stepper import Stepper
 from moa_server.fleet import Membership
 from moa_server.service.admission import Admission

@@ -25,10 +25,7 @@ from moa_server.access.limits import Caller, Rates
 from moa_server.drafting.forward_cost import TORCH, RowShares
 from moa_server.engine.engine import Engine
 from moa_server.engine.inference_thread import InferenceThread
-from moa_server.engine.live_session import Account, LiveSession, Usage
-from moa_server.engine.observer import Observer
-from moa_server.engine.page_index import PrefixIndex
-from moa_server.engine.page_sharing import PrefixSharing
+from moa_server.engine.live_session import Account, LiveSession, Observer
 from moa_server.engine.registry import KVPool, SessionRegistry, SessionSize
 from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import Stepper
@@ -39,6 +36,7 @@ if TYPE_CHECKING:
     from moa_shared.constraints.compiler import ConstraintCompiler
     from moa_shared.constraints.constrained_text import ConstrainedText
 
+TOKEN_BYTES = 16  # of a session's token, so that it cannot be guessed
 MOST_OF_ONE = 32  # that wait: a usual schema takes some milliseconds, the largest a few seconds
 MOST_WAITING = 256  # of all callers: a form may have 256 KiB
 
@@ -150,25 +148,19 @@ class Services:
         self.observer = observer
         self.clock = clock
         self.forms = Forms(served.constraints)
-        self.registry = SessionRegistry(
-            settings.max_sessions,
-            settings.max_streams,
-            settings.detached_seconds,
-            self._make_live_session,
-            secrets.token_bytes,
-            clock,
-            self._on_closed,
+        most = settings.max_sessions, settings.max_streams, settings.detached_seconds
+        self.registry = SessionRegistry(*most, self._make_live_session, clock, self._on_closed)
+        times, all_nodes = (served.row_shares, served.step_ms), not settings.choose_nodes
+        schedule = Schedule[LiveSession](
+            *times, settings.prefill_chunk, lambda live: live.caller.owner, verifies_all=all_nodes
         )
-        self.prefixes = PrefixIndex[LiveSession](
-            0 if settings.share_prefixes == "off" else stepper.target.page_tokens,
-            lambda numbers: self.engine.pages.drop(numbers),
+        page_tokens = 0 if settings.share_prefixes == "off" else stepper.target.page_tokens
+        everyone = settings.share_prefixes == "all"
+        self.engine = Engine(
+            stepper, self.registry.close, thread, schedule, observer, page_tokens=page_tokens, share_all=everyone
         )
-        self._sharing = PrefixSharing(stepper, self.prefixes, everyone=settings.share_prefixes == "all")
-        times = served.row_shares, served.step_ms
-        schedule = Schedule[LiveSession](*times, settings.prefill_chunk, lambda live: live.caller.owner)
-        self.engine = Engine(stepper, self.registry.close, thread, schedule, self._sharing, observer)
         kv_bytes = settings.kv_bytes or stepper.target.kv_bytes()
-        self.pool = KVPool(kv_bytes, self.engine.release, self.prefixes)
+        self.pool = KVPool(kv_bytes, self.engine.release, self.engine.pages.index)
         self.frame_bytes = settings.most_frame_bytes(served.context_tokens)
         self.most_tokens = max(served.context_tokens, settings.draft_nodes)  # in one frame: a context, or a draft
         self.limits = pb.Limits(
@@ -194,9 +186,9 @@ class Services:
         """
         running = [live for live in self.registry.live_sessions if not live.is_idle]
         answers, readers = len(running), sum(live.session.reads for live in running)
-        cost = self.engine.told_cost
+        cost = self.engine.schedule.cost
         others_ms = answers * cost.row_ms
-        time_share = others_ms / (cost.step_ms + others_ms) if others_ms else 0.0
+        time_share = others_ms / (cost.plain_ms + others_ms) if others_ms else 0.0
         return min(1.0, max(answers / self.settings.max_streams, self.pool.taken, time_share, readers / (readers + 1)))
 
     def cached_tokens(self, caller: Caller, prefix_hashes: Sequence[int]) -> int:
@@ -204,7 +196,7 @@ class Services:
 
         `prefix_hashes`: of the text after each 64th token; those beyond the context are not looked at.
         """
-        return self._sharing.cached_tokens(caller, prefix_hashes[: self.served.context_tokens // NAMED_TOKENS])
+        return self.engine.pages.cached_tokens(caller, prefix_hashes[: self.served.context_tokens // NAMED_TOKENS])
 
     def conversations_that_fit(self, tokens: int) -> int:
         """How many conversations of so many tokens can have running answers, with the memory rows that take most.
@@ -240,7 +232,7 @@ class Services:
         self.engine.pages.adopt(live)
         cache, drafting = live.tensors.cache, live.drafting
         nbytes = self.size.most_nbytes(cache, drafting.widths, live.session.most_tokens, drafting.own_drafter)
-        self.pool.reserve(live, nbytes, self._sharing.page_nbytes(live))
+        self.pool.reserve(live, nbytes, self.engine.pages.page_nbytes(live))
 
     # ------------------------------------------------------------ sessions
 
@@ -252,10 +244,10 @@ class Services:
     def _on_closed(self, live: LiveSession) -> None:
         live.account.end_answer()
         self.pool.forget(live)
-        self.engine.free(live)
-        log.info("session ended", session=live.number, **live.account.usage.facts(live.caller, self.clock()))
+        self.engine.thread.submit(live.tensors.release)
+        log.info("session ended", session=live.number, **live.account.facts(live.caller, self.clock()))
 
-    def _make_live_session(self, token: bytes) -> LiveSession:
-        served = self.served
+    def _make_live_session(self) -> LiveSession:
+        served, token = self.served, secrets.token_bytes(TOKEN_BYTES)
         session = Session(self._limits, end_of_text=served.end_of_text, decode=served.decode, run_ahead=False)
-        return LiveSession(token, session, self._stepper.new_tensors(), account=Account(Usage(self.clock())))
+        return LiveSession(token, session, self._stepper.new_tensors(), account=Account(self.clock()))

@@ -1,21 +1,19 @@
 """What of a session's memory a client is to have: rows of each plane, kept, and which part to send next.
 
-Kept rows. State: pages of rows by position, which rows are held, and the newest ones that no page holds yet; owned by
-the inference thread. Rows come in any order: the newest of a prompt first. Invariants: each held row belongs to the
-token that the KV cache holds there; a page that another store holds too is never written, but copied first.
+Kept rows: pages by position, which rows are held, and the newest ones that no page holds yet; owned by the inference
+thread. They come in any order: the newest of a prompt first. Invariants: each held row belongs to the token that the KV
+cache holds there; a page that another store holds too is never written, but copied first.
 
-What to send, and how much may be in flight: two planes, one credit. Pure. State: an outbox for each plane, the codec,
-the bytes that the client has not yet taken in, how many may be in flight now: few at first, and as many more as the
-client has taken in, up to the credit. Invariants: no chunk is given while the bytes in flight reach that, and none is
-claimed that does not fit into the credit; rows that a forward yields go before those that must be encoded; what a thin
-memory leaves out stays owed, for when the client wants all.
+What to send is pure: two planes, one credit. Few bytes may be in flight at first, and as many more as the client has
+taken in, up to the credit. Invariants: no chunk is given while the bytes in flight reach that, and none is claimed that
+does not fit into the credit; rows that a forward yields go before those that must be encoded; what a thin memory leaves
+out stays owed, for when the client wants all.
 
 The most useful rows go first. Without the states of the prompt a deep drafter guesses 5 % of first tokens, with them
 and one row of memory 72 %, with all memory rows 72 % too; the online one 17, 46 and 50 %. A state costs 0.1 ms, a
 memory row 0.7 ms.
 """
 
-from bisect import bisect_left
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -52,7 +50,7 @@ def most_nbytes(width: int, rows: int) -> int:
 
 
 class RowStore:
-    """Rows of `width` numbers, in bf16: the most exact codec of the wire. `width`: numbers of a row."""
+    """Rows of `width` numbers, in bf16: the most exact codec of the wire."""
 
     def __init__(self, width: int) -> None:
         self.width = width
@@ -64,9 +62,6 @@ class RowStore:
     @property
     def nbytes(self) -> int:
         return sum(page.nbytes for page in tuple(self._pages) if page is not None)
-
-    def release(self) -> None:
-        self.crop(0)
 
     def crop(self, length: int) -> None:
         if length < self._new_stop:
@@ -97,7 +92,7 @@ class RowStore:
 
     def adopt(self, pages: Sequence[Page]) -> None:
         held = [page.hold() for page in pages]
-        self.release()
+        self.crop(0)
         self._pages.extend(held)
         self._held.extend(b"\x01" * (len(held) * PAGE_ROWS))
 
@@ -154,53 +149,6 @@ def _parts(start: int, stop: int) -> Iterator[tuple[int, int, int]]:
         yield number, max(start, number * PAGE_ROWS), min(stop, (number + 1) * PAGE_ROWS)
 
 
-class MemoryOutbox:
-    """Positions of one plane that the client still lacks. `start`: first position that the client lacks."""
-
-    def __init__(self, start: int = 0) -> None:
-        self._intervals: list[tuple[int, int]] = []
-        self.ready = start
-
-    def rows_ready(self, stop: int) -> None:
-        if stop <= self.ready:
-            return
-        if self._intervals and self._intervals[-1][1] == self.ready:
-            self._intervals[-1] = (self._intervals[-1][0], stop)
-        else:
-            self._intervals.append((self.ready, stop))
-        self.ready = stop
-
-    def crop(self, length: int) -> None:
-        """Positions from `length` on no longer exist; what comes there again is new."""
-        self._intervals = [(a, min(b, length)) for a, b in self._intervals if a < length]
-        self.ready = min(self.ready, length)
-
-    def owes(self, start: int, stop: int) -> bool:
-        """Whether a row of the positions `start` to `stop` - 1 is not sent."""
-        return any(first < stop and start < end for first, end in self._intervals)
-
-    def take(self, most_rows: int, stop: int, begin: int = 0) -> tuple[int, int] | None:
-        """(start, count) of the newest rows before `stop` that are not sent, at most `most_rows`; None if all are.
-
-        They count as sent from now on. `begin`: rows before this position are left.
-        """
-        place = bisect_left(self._intervals, (stop,)) - 1  # of the last interval that begins before `stop`
-        if place < 0 or most_rows < 1:
-            return None
-        first, end = self._intervals[place]
-        last = min(end, stop)
-        start = max(first, last - most_rows, begin)
-        if start >= last:
-            return None
-        self._intervals[place : place + 1] = [(a, b) for a, b in ((first, start), (last, end)) if a < b]
-        return start, last - start
-
-    @property
-    def waiting(self) -> Sequence[tuple[int, int]]:
-        """The intervals [start, stop) that are ready and not sent, ascending."""
-        return tuple(self._intervals)
-
-
 GAIN = 1 / 32  # of the time that drafts have saved: all rows raise the acceptance by 0 to 4 % over a few (feed.py)
 LOAN_STEPS = 0.3  # plain steps: one chunk, of the newest rows of the prompt, without which a drafter has no memory
 
@@ -221,10 +169,7 @@ class MemoryBudget:
         self._balance_ms = 0.0
 
     def on_step(self, step_ms: float, tokens: int, plain_ms: float) -> None:
-        """A forward that chose tokens has ended.
-
-        `step_ms`: how long it took; `tokens`: how many it committed. `plain_ms`: how long a plain step takes.
-        """
+        """A forward has committed tokens. `plain_ms`: how long a plain step takes."""
         self._plain_ms = plain_ms
         saved_ms = max(0.0, tokens * plain_ms - step_ms)
         self._balance_ms += self.share * step_ms + GAIN * saved_ms
@@ -265,10 +210,9 @@ class Chunk:
 class MemoryFeed:
     """The memory that one stream still owes its client.
 
-    Args:
-        credit_bytes: payload that may come to be in flight.
-        thin: the rows that are enough for the client; None: it wants all.
-        encoded: planes whose rows take the inference thread's time; rows of the others are there after a forward.
+    `credit_bytes`: payload that may come to be in flight. `start`: first position that the client lacks. `thin`: the
+    rows that are enough for it; None: it wants all. `encoded`: planes whose rows take the inference thread's time; rows
+    of the others a forward yields.
     """
 
     def __init__(
@@ -283,52 +227,45 @@ class MemoryFeed:
     ) -> None:
         self.codec = codec
         self.thin = thin
+        self.encoded = tuple(sorted(widths.keys() & set(encoded)))
+        self.yielded = tuple(sorted(widths.keys() - set(encoded)))
         self.in_flight_bytes = 0
         self.may_owe = True  # False: nothing has become due since all was given
         self._readable = start  # rows before this position can be made now
         self._credit_bytes = credit_bytes
         self._window_bytes = min(credit_bytes, START_BYTES)
-        self._encoded = frozenset(encoded)
-        self._widths = dict(sorted(widths.items(), key=lambda item: (item[0] in self._encoded, item[0])))
-        self._outboxes = {plane: MemoryOutbox(start) for plane in self._widths}
+        self._widths = dict(widths)
+        # Of each position whose row has been ready, 1 while it is not sent; in the order in which planes go.
+        self._unsent = {plane: bytearray(start) for plane in (*self.yielded, *self.encoded)}
 
     @property
     def has_room(self) -> bool:
         return self.in_flight_bytes < self._window_bytes
-
-    @property
-    def planes(self) -> tuple[Plane, ...]:
-        return tuple(self._widths)
-
-    def is_encoded(self, plane: Plane) -> bool:
-        return plane in self._encoded
 
     def owes(self, stop: int) -> bool:
         """Whether the client lacks rows before `stop` without which a draft is hopeless.
 
         Those are all rows of a plane that a forward yields, and only the newest of an encoded one.
         """
-        plane = self.planes[0]
-        waiting = self._outboxes[plane].waiting
-        if self._outboxes[plane].ready < stop:
-            return True
-        return any(first < stop and (last >= stop or plane not in self._encoded) for first, last in waiting)
+        plane, unsent = next(iter(self._unsent.items()))
+        return len(unsent) < stop or unsent.find(1, 0 if plane in self.yielded else stop - 1, stop) >= 0
 
     def rows_ready(self, stop: int) -> None:
         self.may_owe = self.may_owe or self.thin is None or self.thin.owes_more(self._readable, stop)
         self._readable = max(self._readable, stop)
-        for outbox in self._outboxes.values():
-            outbox.rows_ready(stop)
+        for unsent in self._unsent.values():
+            unsent.extend(b"\x01" * (stop - len(unsent)))
 
     def on_released(self) -> None:
         """The cache that rows are made from is gone: those not sent wait until the text has been read again."""
         self._readable = 0
 
     def crop(self, length: int) -> None:
+        """Positions from `length` on no longer exist; what comes there again is new."""
         self.may_owe = True
         self._readable = min(self._readable, length)
-        for outbox in self._outboxes.values():
-            outbox.crop(length)
+        for unsent in self._unsent.values():
+            del unsent[length:]
 
     def want(self, thin: ThinMemory | None) -> None:
         """Changes which rows are enough for the client; None: it wants all."""
@@ -345,55 +282,50 @@ class MemoryFeed:
 
     def most_rows(self, plane: Plane) -> int:
         fitting = min(CHUNK_BYTES, self._window_bytes) // row_bytes(self.codec, self._widths[plane])
-        return max(1, min(fitting, CHUNK_ROWS) if plane in self._encoded else fitting)
+        return max(1, min(fitting, CHUNK_ROWS) if plane in self.encoded else fitting)
 
     def ready(self, plane: Plane) -> int:
-        return self._outboxes[plane].ready
+        return len(self._unsent[plane])
 
     def unsent_before(self, plane: Plane, stop: int) -> int:
         """The start of the run of unsent rows that ends at `stop`; `stop` if there is none."""
-        waiting = self._outboxes[plane].waiting
-        return waiting[-1][0] if waiting and waiting[-1][1] == stop else stop
+        unsent = self._unsent[plane]
+        return unsent.rfind(0, 0, stop) + 1 if len(unsent) >= stop else stop
 
     def claim(self, chunk: Chunk) -> bool:
         """Takes just this chunk, which is coded already; False if it is no longer owed, or the credit is used up."""
         fits = not self.in_flight_bytes or self.in_flight_bytes + chunk.nbytes <= self._credit_bytes
-        stop = chunk.start + chunk.count
-        if chunk.codec is not self.codec or stop > self._readable or not fits:
+        unsent, start, stop = self._unsent[chunk.plane], chunk.start, chunk.start + chunk.count
+        exists = stop <= min(self._readable, len(unsent))
+        if chunk.codec is not self.codec or not fits or not exists or unsent.find(0, start, stop) >= 0:
             return False
-        outbox = self._outboxes[chunk.plane]
-        if not any(first <= chunk.start and stop <= end for first, end in outbox.waiting):
-            return False
-        outbox.take(chunk.count, stop)
+        unsent[start:stop] = bytes(chunk.count)
         self.in_flight_bytes += chunk.nbytes
         return True
 
     def take(self, *, encodes: bool = True) -> Chunk | None:
-        """The next chunk, which counts as in flight from now on; None if nothing may be sent.
+        """The next chunk, the newest rows first, which counts as in flight; None if nothing may be sent.
 
         `encodes`: whether there is time for planes whose rows take some.
         """
         waits = False
-        for plane, outbox in self._outboxes.items():
-            begin, stop = self._owed(plane)
-            if not outbox.owes(begin, stop):
+        for plane, unsent in self._unsent.items():
+            begin, stop = (0, self._readable) if self.thin is None else self.thin.owed(plane, self._readable)
+            if not (stop := unsent.rfind(1, begin, stop) + 1):
                 continue
-            if plane in self._encoded and not encodes:
+            if plane in self.encoded and not encodes:
                 waits = True
                 continue
             size = row_bytes(self.codec, self._widths[plane])
             room = (self._window_bytes - self.in_flight_bytes) // size
             if self.in_flight_bytes == 0:
                 room = max(room, 1)  # a credit below one row must not stop memory for good
-            taken = outbox.take(min(self.most_rows(plane), room), stop, begin)
-            if taken is None:
+            if room < 1:
                 return None  # the credit is used up
-            start, count = taken
-            self.in_flight_bytes += count * size
-            return Chunk(plane, start, count, self.codec, count * size)
+            start = max(unsent.rfind(0, begin, stop) + 1, begin, stop - min(self.most_rows(plane), room))
+            unsent[start:stop] = bytes(stop - start)
+            nbytes = (stop - start) * size
+            self.in_flight_bytes += nbytes
+            return Chunk(plane, start, stop - start, self.codec, nbytes)
         self.may_owe = waits and self.thin is None  # few rows wait until more are due, or there is spare time
         return None
-
-    def _owed(self, plane: Plane) -> tuple[int, int]:
-        """The positions [begin, stop) whose rows may be sent now."""
-        return (0, self._readable) if self.thin is None else self.thin.owed(plane, self._readable)

@@ -8,7 +8,7 @@ is no longer the session's changes nothing. No I/O, no clock, no torch: the engi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING
 
@@ -28,21 +28,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SessionLimits:
-    """What the server allows one session.
+    """What the server allows one session."""
 
-    Args:
-        context_tokens: the most tokens of a conversation.
-        draft_nodes: the most nodes of one verification; 64 holds the paper's tree of 62.
-        vocab_size: of the target.
-        prefill_chunk: tokens of a prompt read in one forward; 256 keeps other sessions' wait near 0.3 s on one core.
-        run_ahead_tokens: how far the server goes beyond what a silent client has acknowledged.
-    """
-
-    context_tokens: int
-    vocab_size: int
-    draft_nodes: int = 64
-    prefill_chunk: int = 256
-    run_ahead_tokens: int = 128
+    context_tokens: int  # the most of a conversation
+    vocab_size: int  # of the target
+    draft_nodes: int = 64  # the most of one verification: holds the paper's tree of 62
+    prefill_chunk: int = 256  # tokens of a prompt in one forward: keeps other sessions' wait near 0.3 s on one core
+    run_ahead_tokens: int = 128  # how far the server goes beyond what a silent client has acknowledged
 
 
 class SessionPhase(Enum):
@@ -56,20 +48,13 @@ ENDED_BY_RULE = (Finish.END_OF_TEXT, Finish.MAX_TOKENS, Finish.STOP, Finish.CONT
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """Tokens of an answer that were chosen before the client asked to continue it.
+    """Tokens of an answer that were chosen before the client asked to continue it."""
 
-    Args:
-        base: position of the first of them.
-        finish: whether and why the answer has ended with them.
-        repeats: this stream has sent the same Ask before; its verdicts are on their way.
-        chances: of the tokens, where they are wanted.
-    """
-
-    base: int
+    base: int  # position of the first of them
     tokens: tuple[int, ...] = ()
-    finish: Finish = Finish.UNFINISHED
-    repeats: bool = False
-    chances: tuple[TokenChances, ...] = ()
+    finish: Finish = Finish.UNFINISHED  # whether and why the answer has ended with them
+    repeats: bool = False  # this stream has sent the same Ask before; its verdicts are on their way
+    chances: tuple[TokenChances, ...] = ()  # of the tokens, where they are wanted
 
     @property
     def is_news(self) -> bool:
@@ -80,11 +65,8 @@ class Backlog:
 class Session:
     """The server's cache of one conversation.
 
-    Args:
-        limits: what it may hold.
-        end_of_text: token ids that end an answer.
-        decode: text of some tokens, for stop strings.
-        run_ahead: whether to step when no draft has arrived.
+    `end_of_text`: token ids that end an answer. `decode`: text of some tokens, for stop strings. `run_ahead`: whether
+    to step when no draft has arrived.
     """
 
     def __init__(
@@ -109,6 +91,7 @@ class Session:
         self._end_of_text = end_of_text
         self._decode = decode
         self._settings = AnswerSettings()
+        self._rule = self._new_rule(self._settings, 0)
         self._form: ConstrainedText | None = None
         self._given: Sequence[int] = ()  # the answer, where the target is only asked how likely it finds it
         self._chances: list[TokenChances] = []  # of the newest tokens of the answer, where they are wanted
@@ -167,17 +150,11 @@ class Session:
     def on_ask(self, ask: Ask, form: ConstrainedText | None = None, given: Sequence[int] = ()) -> Backlog:
         """Appends a turn and begins (or continues) an answer. An Ask repeated in one stream changes nothing.
 
-        Args:
-            form: where the settings have a constraint, the answer under it, before its first token.
-            given: the answer, of which nothing is chosen; none: the target chooses it.
+        Returns the part of this answer already chosen beyond the client's tokens, to be sent at once; without tokens,
+        but with a finish, if the answer ends with what the client holds. Errors are those of `check_open`.
 
-        Returns:
-            The part of this answer already chosen beyond the client's tokens, to be sent at once; without tokens, but
-            with a finish, if the answer ends with what the client holds.
-
-        Raises:
-            ProtocolError: the Ask does not continue the conversation.
-            ContextLengthError, TokenRangeError: tokens that cannot be held.
+        `form`: where the settings have a constraint, the answer under it, before its first token. `given`: the answer,
+        of which nothing is chosen; none: the target chooses it.
         """
         self._check_ask(ask, self.hashes)
         self._check_new(given, held=ask.end, spare=0)
@@ -199,7 +176,8 @@ class Session:
         self.answer_start = start
         self._settings = ask.settings
         self._chances.clear()
-        self._finish = self._rule(ask.settings, start).finish_of(self.tokens[start:])
+        self._rule = self._new_rule(ask.settings, start)
+        self._finish = self._rule.finish_of(self.tokens[start:])
         self._resumable = False
         if self._finish is Finish.UNFINISHED:
             self._begin(end)
@@ -366,19 +344,16 @@ class Session:
         self,
         plan: StepPlan,
         verification: Verification,
-        *,
         stale: int,
         step_ms: float,
         least_chance: float = 0.0,
+        *,
         shared: bool = False,
     ) -> Verdict:
         """What a client learns of a verification that was committed.
 
-        Args:
-            stale: nodes that came too late since the last verdict.
-            step_ms: how long the forward took.
-            least_chance: that a node must have to be worth verifying now.
-            shared: other answers were in the same forward.
+        `stale`: nodes that came too late since the last verdict. `step_ms`: how long the forward took; `shared`: with
+        other answers. `least_chance`: that a node must have to be worth verifying now.
         """
         return Verdict(
             ask=self.ask_id,
@@ -396,8 +371,6 @@ class Session:
             chances=verification.chances,
             shared=shared,
         )
-
-    # ------------------------------------------------------------ inside
 
     def _salvage(self, plan: StepPlan) -> None:
         """Keeps what a void forward has read, if the text up to there is still the same.
@@ -429,8 +402,7 @@ class Session:
             feed=tuple(feed),
             tree=tree,
             chooses=chooses,
-            settings=self._settings,
-            rule=self._rule(self._settings, self.answer_start),
+            rule=self._rule,
             answer=tuple(self.tokens[start:]),
             before=start - self.answer_start,
             cache_version=self.cache_version,
@@ -440,7 +412,8 @@ class Session:
             given=given,
         )
 
-    def _rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:
+    def _new_rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:
+        settings = replace(settings, sampling=settings.sampling.within(answer_start))
         return FinishRule(settings, answer_start, self.limits.context_tokens, self._end_of_text, self._decode)
 
     def _end(self, finish: Finish) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from moa_shared.errors import ConfigError, ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.finish_rule import Finish, FinishRule
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import permitted, process_logits, select
@@ -129,60 +129,35 @@ MOST_FORCED = 16  # nodes of a tree with tokens that a form forces: most names o
 
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What a forward decided.
+    """What a forward decided."""
 
-    Args:
-        kept: nodes of the verified tree whose KV stays, from the root down.
-        taken: newly committed tokens: accepted drafts and the bonus token, as far as the answer goes.
-        accepted: how many of `taken` were drafted.
-        finish: whether and why the answer ends with them.
-        own_accepted: how many of `taken` only the server guessed.
-        chances: of each of `taken`, where they are wanted.
-    """
-
-    kept: tuple[int, ...]
-    taken: tuple[int, ...]
-    accepted: int
-    finish: Finish
-    own_accepted: int = 0
-    chances: tuple[TokenChances, ...] = ()
+    kept: tuple[int, ...]  # nodes of the verified tree whose KV stays, from the root down
+    taken: tuple[int, ...]  # new committed tokens: accepted drafts and the bonus token, as far as the answer goes
+    accepted: int  # how many of them were drafted
+    finish: Finish  # whether and why the answer ends with them
+    own_accepted: int = 0  # how many of them only the server guessed
+    chances: tuple[TokenChances, ...] = ()  # of each of them, where they are wanted
 
 
 @dataclass(frozen=True, slots=True)
 class StepPlan:
-    """One forward for one session.
+    """One forward for one session."""
 
-    Args:
-        version: of the session when it was made.
-        cached: tokens that the KV cache must hold before it.
-        feed: committed tokens to feed as a chain.
-        tree: draft nodes that hang below the last of `feed`.
-        chooses: False for a chunk of a prompt, which chooses nothing.
-        answer: the answer's newest tokens, as many as decide its end.
-        before: tokens of the answer before these.
-        cache_version: of the cache when it was made.
-        text: the session's own list of tokens when it was made; it may have grown since, and is never cut.
-        own_nodes: how many nodes, the last ones of `tree`, only the server guessed.
-        form: the answer under its constraint, which only the forward touches; None: it has none.
-        needs_draft: it is worth a forward only if it verifies nodes.
-        given: the answer's tokens at each position, where the target does not choose them; none: it does.
-    """
-
-    version: int
-    cached: int
-    feed: tuple[int, ...]
-    tree: DraftTree
-    chooses: bool
-    settings: AnswerSettings
-    rule: FinishRule
-    answer: tuple[int, ...]
-    before: int = 0
-    cache_version: int = 0
+    version: int  # of the session when it was made
+    cached: int  # tokens that the KV cache must hold before it
+    feed: tuple[int, ...]  # committed tokens to feed as a chain
+    tree: DraftTree  # draft nodes that hang below the last of them
+    chooses: bool  # False for a chunk of a prompt, which chooses nothing
+    rule: FinishRule  # of the answer, its sampling within the conversation
+    answer: tuple[int, ...]  # its newest tokens, as many as decide its end
+    before: int = 0  # tokens of the answer before these
+    cache_version: int = 0  # of the session when it was made
+    # The session's own list of tokens when it was made; it may have grown since, and is never cut.
     text: list[int] = field(default_factory=list, repr=False)
-    own_nodes: int = 0
-    form: ConstrainedText | None = field(default=None, repr=False)
-    needs_draft: bool = False
-    given: tuple[int, ...] = ()
+    own_nodes: int = 0  # how many nodes, the last ones of `tree`, only the server guessed
+    form: ConstrainedText | None = field(default=None, repr=False)  # of the answer; only the forward touches it
+    needs_draft: bool = False  # it is worth a forward only if it verifies nodes
+    given: tuple[int, ...] = ()  # the answer's tokens at each position, where the target does not choose them
 
     def with_forced(self) -> StepPlan:
         """The same step with the tokens that the form forces, as nodes of the server; itself where there are none."""
@@ -228,12 +203,12 @@ class StepPlan:
         return self if tree is self.tree else replace(self, tree=tree)
 
     def extend(self, tree: DraftTree, own_nodes: int) -> StepPlan:
-        """The same step with nodes of the server: the last of `tree`, whose first ones are those of this step."""
+        """The same step with nodes of the server, which are the last of `tree`."""
         return replace(self, tree=tree, own_nodes=own_nodes)
 
     @property
     def sampling(self) -> Sampling:
-        return self.settings.sampling.within(self.rule.answer_start)
+        return self.rule.settings.sampling
 
     @property
     def text_before(self) -> TextBefore | None:
@@ -259,7 +234,7 @@ class StepPlan:
 
         `logits`: [positions, vocab]. `allowed`: what `allowed` gives.
         """
-        positions, before, wanted = self.positions, self.text_before, self.settings.chances
+        positions, before, wanted = self.positions, self.text_before, self.rule.settings.chances
         if self.given:
             verification = replace(self.verify(self.given), accepted=0)
         else:

@@ -47,17 +47,17 @@ class AcceptanceEstimate:
     """How often the target chooses the drafter's token, given that it chose all before it.
 
     A Beta prior, worth `prior_trials` samples (with 2, four misses bring one half down to one sixth), and samples that
-    fade by `decay` with each new one (0.98 remembers about 50).
+    fade by `decay` with each new one (0.98 remembers about 50). `most`: above 1 where a trial is several tokens.
     """
 
-    def __init__(self, prior: float = 0.5, prior_trials: float = 2.0, decay: float = 0.98) -> None:
-        self._prior, self._prior_trials, self._decay = prior, prior_trials, decay
+    def __init__(self, prior: float = 0.5, prior_trials: float = 2.0, decay: float = 0.98, most: float = 1.0) -> None:
+        self._prior, self._prior_trials, self._decay, self._most = prior, prior_trials, decay, most
         self._hits = self._trials = 0.0
 
-    def add(self, hit: bool) -> None:
+    def add(self, hits: float, trials: float = 1.0) -> None:
         self.fade()
-        self._hits += hit
-        self._trials += 1.0
+        self._hits += hits
+        self._trials += trials
 
     def fade(self) -> None:
         self._hits *= self._decay
@@ -65,7 +65,7 @@ class AcceptanceEstimate:
 
     @property
     def mean(self) -> float:
-        return (self._prior * self._prior_trials + self._hits) / (self._prior_trials + self._trials)
+        return min(self._most, (self._prior * self._prior_trials + self._hits) / (self._prior_trials + self._trials))
 
     @property
     def high(self) -> float:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
@@ -20,7 +20,16 @@ from tests.support.skipping import examples
 VOCAB = 4
 LENGTH = 24  # of the answer
 LIMITS = SessionLimits(100, VOCAB, draft_nodes=5, prefill_chunk=6, run_ahead_tokens=6)
-HOW = AnswerSettings(max_tokens=LENGTH, ignore_end_of_text=True)
+END_OF_TEXT = frozenset({VOCAB - 1})
+HOWS = (
+    AnswerSettings(max_tokens=LENGTH, ignore_end_of_text=True),
+    AnswerSettings(max_tokens=LENGTH),
+    AnswerSettings(max_tokens=LENGTH, ignore_end_of_text=True, stop=("abc", "dd")),
+)
+
+
+def decode(tokens: Sequence[int]) -> str:
+    return "".join("abcd"[token] for token in tokens)
 
 
 def choose(tokens: Sequence[int]) -> int:
@@ -37,6 +46,7 @@ class Device:
     """
 
     prompt: list[int]
+    how: AnswerSettings
     tokens: list[int]
     delivered: list[tuple[int, tuple[int, ...], Finish]] = field(default_factory=list)
     sent: list[Draft] = field(default_factory=list)
@@ -79,7 +89,7 @@ class Server:
     """A session and its cache, with one forward under way at most."""
 
     def __init__(self, *, run_ahead: bool) -> None:
-        self.session = Session(LIMITS, end_of_text=frozenset(), decode=str, run_ahead=run_ahead)
+        self.session = Session(LIMITS, end_of_text=END_OF_TEXT, decode=decode, run_ahead=run_ahead)
         self.flying: tuple[StepPlan, Verification | None] | None = None
 
     def begin(self, rng: random.Random) -> None:
@@ -107,8 +117,9 @@ class Server:
 
     def ask(self, device: Device) -> None:
         base = len(device.tokens)
-        backlog = self.session.on_ask(Ask(1, base, PrefixHashes(device.tokens).at(base), (), HOW, len(device.prompt)))
-        if backlog.tokens:
+        prefix_hash = PrefixHashes(device.tokens).at(base)
+        backlog = self.session.on_ask(Ask(1, base, prefix_hash, (), device.how, len(device.prompt)))
+        if backlog.is_news:
             device.delivered.append((backlog.base, backlog.tokens, backlog.finish))
 
 
@@ -117,17 +128,19 @@ def _chosen(held: Sequence[int], tree: DraftTree) -> list[int]:
     return [choose([*held, *path]) for path in [[], *paths]]
 
 
-def plain_text(prompt: Sequence[int]) -> list[int]:
-    text = list(prompt)
-    for _ in range(LENGTH):
-        text.append(choose(text))
-    return text
+def plain_text(prompt: Sequence[int], how: AnswerSettings) -> list[int]:
+    rule, text = FinishRule(how, len(prompt), LIMITS.context_tokens, END_OF_TEXT, decode), list(prompt)
+    while True:
+        taken, finish = rule.cut(text[len(prompt) :], [choose(text)])
+        text += taken
+        if finish is not Finish.UNFINISHED:
+            return text
 
 
-def run_schedule(rng: random.Random, *, run_ahead: bool) -> tuple[Device, list[int]]:
+def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool) -> tuple[Device, list[int]]:
     prompt = [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 9))]
-    text = plain_text(prompt)
-    device = Device(prompt, list(prompt))
+    text = plain_text(prompt, how)
+    device = Device(prompt, how, list(prompt))
     server = Server(run_ahead=run_ahead)
     server.session.on_open(device.tokens)
     server.ask(device)
@@ -165,8 +178,8 @@ def _deliver(server: Server, frame: Draft) -> None:
         server.session.on_draft(frame)
 
 
-@given(seed=st.integers(0, 2**32), run_ahead=st.booleans())
+@given(seed=st.integers(0, 2**32), how=st.sampled_from(HOWS), run_ahead=st.booleans())
 @settings(max_examples=examples(500))
-def test_what_is_committed_is_the_target_s_text(seed: int, run_ahead: bool) -> None:
-    device, text = run_schedule(random.Random(seed), run_ahead=run_ahead)
+def test_what_is_committed_is_the_target_s_text(seed: int, how: AnswerSettings, run_ahead: bool) -> None:
+    device, text = run_schedule(random.Random(seed), how, run_ahead=run_ahead)
     assert device.tokens == text

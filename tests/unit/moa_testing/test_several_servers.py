@@ -85,7 +85,7 @@ async def test_a_server_that_makes_no_progress_is_left(world: World) -> None:
     fleet = await described(world, "one", "two", silence_seconds=0.5)
     fleet.servers[0].rtt_ms = 1.0
     chat = world.chat(fleet=fleet, drafts=False)
-    chat.then(lambda: setattr(world.host("one").services.engine._thread, "submit", lambda *_, **__: 0), committed=6)
+    chat.then(lambda: setattr(world.host("one").services.engine.thread, "submit", lambda *_, **__: 0), committed=6)
     assert [line.partition(". ")[2] for line in told(await chat.ask())] == ["The former server makes no progress."]
 
 

@@ -16,7 +16,8 @@ from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.drafting.online import DraftExtended, DraftRule, DraftStep, OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.memory import MemoryPlan
-from moa_server.drafting.forward_cost import DraftRecord, GrowthRule, RowShares
+from moa_server.drafting.draft_decision import DraftRecord, GrowthRule
+from moa_server.drafting.forward_cost import RowShares
 from moa_server.engine.schedule import Rows, Schedule, StepCandidate
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
@@ -304,7 +305,7 @@ class SimulatedServer:
         schedule, most = self._schedule, max(1, sum(user.own_acceptance is not None for user, _ in parts))
         step_ms = self.costs.own_draft_ms(most) / most  # the share of one of those that draft at once
         drafting: list[int] = []  # how many draft, by depth
-        rate, cost, rows = schedule.draft_price(len(parts)), schedule.cost.line(), rows_of(parts) - 1
+        rate, cost, rows = schedule.draft_price(len(parts)), schedule.cost.line, rows_of(parts) - 1
         extended = []
         for user, plan in parts:
             if user.own_acceptance is None or not schedule.cost.known or len(plan.feed) > 1 or plan.tree:

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
+from moa_server.drafting.draft_decision import DraftOrder, MemorySource
 from moa_server.engine.schedule import HasSession, Rows, Schedule
-from moa_server.engine.server_drafts import DraftedWork, DraftOrder, ServerDrafts, TimePrice
-from moa_server.engine.stepper import MemorySource, SessionTensors, Stepper, Work
+from moa_server.engine.stepper import ServerDrafts, SessionTensors, Stepper, Work
 from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.drafting.base import ConversationDrafter
@@ -121,8 +121,8 @@ class GrowingDrafts(LocalDrafts):
         if plan.chooses and len(plan.feed) == 1 and schedule.cost.known:
             order = DraftOrder(self._known, session.tokens[self._known :], 0.0, session.most_nodes)
             self._known = len(session.tokens)
-        self._work = DraftedWork(self._tensors, plan, order=order)
-        self._drafting_ms = self._server.deepen([self._work], TimePrice(schedule.draft_price(1), schedule.cost.line()))
+        self._work = Work(self._tensors, plan, order)
+        self._drafting_ms = self._server.deepen([self._work], schedule.draft_price(1), schedule.cost.line)
         return self._work.plan
 
     def learn(self, decided: Verification | None, forward_ms: float) -> None:

@@ -6,11 +6,10 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from moa_server.drafting.draft_decision import MemorySource, OwnDrafter
 from moa_server.drafting.forward_cost import TORCH, RowShares
-from moa_server.drafting.session_drafter import OwnDrafter
 from moa_server.engine.schedule import HasSession, Schedule
-from moa_server.engine.server_drafts import ServerDrafts
-from moa_server.engine.stepper import MemorySource, Stepper
+from moa_server.engine.stepper import ServerDrafts, Stepper
 from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import SessionLimits
 from moa_server.verifier import Target

@@ -16,8 +16,7 @@ from moa_bench.suites.single.methods import load_drafters, load_engine, methods_
 from moa_bench.suites.single.tables import ALL, PLAIN, SERVER, MethodFigures, figures_of, plain_over, render
 from moa_server.drafting.forward_cost import RowShares
 from moa_server.engine.schedule import HasSession, Schedule
-from moa_server.engine.server_drafts import ServerDrafts
-from moa_server.engine.stepper import Stepper
+from moa_server.engine.stepper import ServerDrafts, Stepper
 from moa_server.session.session import SessionLimits
 from moa_server.verifier import Request, TargetOutput
 from moa_server.verifier.kernel_target import KernelTarget

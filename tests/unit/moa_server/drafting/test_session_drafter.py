@@ -9,15 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.forward_cost import CostLine, GrowthRule, RowShares
+from moa_server.drafting.draft_decision import GrowthRule, OwnDrafter, Rows
+from moa_server.drafting.forward_cost import CostLine, RowShares
 from moa_server.drafting.session_drafter import (
     PROMPT_ROWS,
     ROWS_A_FORWARD,
     DrafterRecord,
     Guess,
-    OwnDrafter,
     ReadingRoom,
-    Rows,
     SessionDrafter,
 )
 from moa_shared.drafting.estimates import TRIAL_TOKENS
@@ -29,8 +28,6 @@ from moa_shared.tree import DraftTree
 from tests.support.recording_drafter import RecordingDrafter
 
 VOCAB = 512
-GREEDY = Sampling()
-EMPTY = DraftTree((), ())
 
 
 class CountingDrafter(RecordingDrafter):
@@ -61,14 +58,9 @@ class Bench:
     """A session's drafter over a target that has read some tokens."""
 
     def __init__(
-        self,
-        tokens: Sequence[int],
-        record: DrafterRecord | None = None,
-        ngrams: NgramTable | None = None,
-        *,
-        kind: OwnDrafter | None = None,
+        self, tokens: Sequence[int], record: DrafterRecord | None = None, kind: OwnDrafter | None = None
     ) -> None:
-        self.kind = kind = kind or OwnDrafter(self.make, 100, ngrams)
+        self.kind = kind = kind or OwnDrafter(self.make, 100)
         self.record = record or DrafterRecord(2.0)
         self.session = SessionDrafter(kind, self.record, [Plane.MEMORY, Plane.REUSED_STATE])
         self.tokens = list(tokens)
@@ -82,24 +74,14 @@ class Bench:
         self.session.tell(len(self.tokens), tokens)
         self.tokens += tokens
 
-    def guess(
-        self,
-        arrived: DraftTree = EMPTY,
-        covered: float = 0.0,
-        *,
-        rate: float = 0.08,
-        most_nodes: int = 8,
-        step_ms: float = 2.0,
-        row_ms: float = 0.1,
-        room: ReadingRoom | None = None,
-    ) -> Guess:
-        rule = GrowthRule(rate, CostLine(10.0, 10.0, row_ms, RowShares.straight(1.0)), 0, step_ms, 0.5, most_nodes)
+    def guess(self, *, rate: float = 0.08, most_nodes: int = 8, step_ms: float = 2.0) -> Guess:
+        rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1, RowShares.straight(1.0)), 0, step_ms, 0.5, most_nodes)
 
         def read(plane: Plane, start: int, stop: int) -> Rows:
             return np.zeros((stop - start, 4), np.float32)
 
-        room = room or ReadingRoom()
-        return self.session.guess(arrived, covered, GREEDY, rule, read, len(self.tokens) - 1, room)
+        cached, room = len(self.tokens) - 1, ReadingRoom()
+        return self.session.guess(DraftTree((), ()), 0.0, Sampling(), rule, read, cached, room)
 
 
 def test_it_drafts_as_deep_as_pays() -> None:
@@ -124,7 +106,7 @@ def test_whatever_several_sources_say_the_draft_is_a_tree(seed: int, rate: float
         np.array([chance.randrange(12) + 12 * place for _ in contexts for place in (0, 1)], np.int32) % 14,
         np.array([chance.randint(1, 255) for _ in range(2 * len(contexts))], np.uint8),
     )
-    bench = Bench([chance.randrange(12) for _ in range(20)], ngrams=usual)
+    bench = Bench([chance.randrange(12) for _ in range(20)], kind=OwnDrafter(CountingDrafter, 100, usual))
     for _ in range(4):
         guess = bench.guess(rate=rate, most_nodes=most_nodes)
         assert guess.own == len(guess.tree) == len(guess.steps) <= most_nodes
@@ -248,15 +230,3 @@ def test_a_drafter_that_knows_only_rows_reads_all_of_them_some_before_each_forwa
     bench.commit(301)
     bench.guess()
     assert record.step_ms.mean < before[0]
-
-
-def test_the_guesses_of_a_block_are_judged_though_its_draft_is_dropped_before_the_target_chooses() -> None:
-    bench = block_bench()
-    bench.guess()
-    bench.commit(4, 5, 400)
-    trial = bench.kind.trial
-    assert (trial.tokens, trial.right) == (3, 2)
-    for token in familiar_text(500):
-        bench.guess(rate=0.05)
-        bench.commit(token)
-    assert trial.is_dropped

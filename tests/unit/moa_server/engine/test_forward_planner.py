@@ -7,13 +7,12 @@ from typing import Any, cast
 from unittest.mock import create_autospec
 
 import pytest
-from moa_server.drafting.forward_cost import DraftRecord
+from moa_server.drafting.draft_decision import DraftRecord, SessionDrafting
 from moa_server.engine.forward_planner import NO_CODING, ForwardPlanner, SlowForms, newest_coding
-from moa_server.engine.inference_thread import SessionLosses
+from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
-from moa_server.engine.page_sharing import PageMoves
 from moa_server.engine.schedule import Rows, Schedule
-from moa_server.engine.server_drafts import SessionDrafting
+from moa_server.engine.shared_pages import SharedPages
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.memory_feed import MemoryFeed
 from moa_server.session.session import Session, SessionLimits
@@ -31,12 +30,12 @@ class Bench:
 
     def __init__(self) -> None:
         self.schedule: Schedule[LiveSession] = Schedule(most_read=CHUNK)
-        self.pages = create_autospec(PageMoves, instance=True)
+        self.pages = create_autospec(SharedPages, instance=True)
         self.pages.adopt.return_value = False
-        self.losses = create_autospec(SessionLosses, instance=True)
+        self.jobs = create_autospec(SessionJobs, instance=True)
         slow_forms = create_autospec(SlowForms, instance=True)
         slow_forms.defers.return_value = False
-        self.planner = ForwardPlanner(self.schedule, self.pages, slow_forms, self.losses)
+        self.planner = ForwardPlanner(self.schedule, self.pages, self.jobs, slow_forms)
 
     def ask(self, prompt: Sequence[int] = (1,), *, draft: Sequence[int] = (), attached: bool = True) -> LiveSession:
         """A session that waits for its turn."""
@@ -47,7 +46,7 @@ class Bench:
             session.on_draft(Draft(1, len(prompt), session.hashes.short_at(len(prompt)), 0, draft))
         stream = Attachment(create_autospec(Listener, instance=True) if attached else None)
         live = LiveSession(bytes([next(TOKENS)]), session, SessionTensors(cast(Any, None), {}), stream=stream)
-        live.turn.queue(0.0)
+        live.turn.queued = True
         self.schedule.add(live)
         return live
 
@@ -91,19 +90,19 @@ def test_a_defect_in_one_session_loses_that_one_alone(bench: Bench, monkeypatch:
     def fail(*_: object) -> None:
         raise defect
 
-    bad, worse, good = bench.ask(), bench.ask(), bench.ask()
+    bad, worse, good = bench.ask(), bench.ask(draft=[7]), bench.ask()
     monkeypatch.setattr(bad.session, "plan_step", fail)
     record = DraftRecord()
     monkeypatch.setattr(record, "survival", fail)
-    worse.drafting.agree(by_server=False, record=record)
+    worse.drafting.agree(by_server=False, drafts_forced=False, record=record)
     assert bench.planned() == [good]
-    assert [call.args for call in bench.losses.lose.call_args_list] == [(bad, defect), (worse, defect)]
+    assert [call.args for call in bench.jobs.lose.call_args_list] == [(bad, defect), (worse, defect)]
 
 
 def test_while_there_is_no_time_for_drafts_none_is_looked_at(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.make_nodes_expensive()
     live, record = bench.ask([1, 2, 3], draft=[7]), DraftRecord()
-    live.drafting.agree(by_server=True, record=record)
+    live.drafting.agree(by_server=True, drafts_forced=False, record=record)
     live.session.cached = 2
     with monkeypatch.context() as patch:
         patch.setattr(record, "survival", None)
@@ -112,19 +111,11 @@ def test_while_there_is_no_time_for_drafts_none_is_looked_at(bench: Bench, monke
     assert not part.plan.tree
     live.session.on_verified(part.plan, part.plan.verify([9]))
     bench.make_nodes_cheap()
-    live.turn.queue(0.0)
+    live.turn.queued = True
     bench.schedule.add(live)
     [part] = bench.planner.plan()
     assert part.order is not None
     assert (part.order.base, list(part.order.tokens)) == (0, [1, 2, 3, 9])
-
-
-def test_the_server_does_not_draft_before_the_prompt_is_read(bench: Bench) -> None:
-    bench.make_nodes_expensive()
-    live = bench.ask([1, 2, 3])
-    live.drafting.agree(by_server=True)
-    [part] = bench.planner.plan()
-    assert part.order is None
 
 
 def test_rows_that_cannot_be_sent_yet_are_not_coded() -> None:
@@ -137,4 +128,4 @@ def test_rows_that_cannot_be_sent_yet_are_not_coded() -> None:
     assert chunk is not None
     assert newest_coding(live, plan) is NO_CODING
     feed.on_credit(chunk.nbytes)
-    assert newest_coding(live, plan).gives_rows(feed)
+    assert newest_coding(live, plan).feed is feed

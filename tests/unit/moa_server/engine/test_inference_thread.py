@@ -1,5 +1,6 @@
 """Jobs of the inference thread, and sessions that one of them has lost."""
 
+import asyncio
 import threading
 import time
 from collections.abc import Iterator
@@ -8,9 +9,8 @@ from typing import Any, cast
 from unittest.mock import Mock, create_autospec
 
 import pytest
-from moa_server.engine.inference_thread import InferenceThread, SessionJobs, SessionLosses, public_error
-from moa_server.engine.live_session import Attachment, Listener, LiveSession
-from moa_server.engine.observer import Observer
+from moa_server.engine.inference_thread import InferenceThread, SessionJobs
+from moa_server.engine.live_session import Attachment, Listener, LiveSession, Observer
 from moa_shared.errors import InternalError, TokenRangeError
 
 
@@ -24,27 +24,15 @@ def thread() -> Iterator[InferenceThread]:
 def test_small_jobs_go_before_forwards(thread: InferenceThread) -> None:
     order: list[str] = []
     done = threading.Event()
+    thread.submit(cast(Any, lambda: 1 // 0))  # which ends nothing but itself
     for name in ("forward 1", "forward 2"):
         thread.submit(partial(order.append, name))
     for name in ("coding 1", "coding 2"):
         thread.submit(partial(order.append, name), urgent=True)
     thread.submit(done.set)
     thread.start()
-    assert done.wait(10)
+    assert done.wait(60)
     assert order == ["coding 1", "coding 2", "forward 1", "forward 2"]
-
-
-def test_a_job_that_raises_ends_nothing_but_itself(thread: InferenceThread) -> None:
-    def fail() -> None:
-        raise ZeroDivisionError
-
-    done = threading.Event()
-    thread.start()
-    for urgent in (True, False):
-        thread.submit(fail, urgent=urgent)
-    thread.submit(done.set)
-    assert done.wait(10)
-    thread.submit(done.clear)
 
 
 def test_stop_waits_for_the_job_that_runs_and_drops_the_rest(thread: InferenceThread) -> None:
@@ -53,43 +41,20 @@ def test_stop_waits_for_the_job_that_runs_and_drops_the_rest(thread: InferenceTh
 
     def slow() -> None:
         started.set()
-        release.wait(10)
+        release.wait(60)
         ran.append("slow")
 
     thread.submit(slow)
     thread.submit(lambda: ran.append("dropped"))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     stopping = threading.Thread(target=thread.stop)
     stopping.start()
     release.set()
-    stopping.join(10)
+    stopping.join(60)
     thread.submit(lambda: ran.append("too late"))
     assert ran in (["slow"], ["slow", "dropped"])  # which came first, stop or the second job, is open
     assert "too late" not in ran
-
-
-def test_a_thread_that_was_stopped_before_it_started_runs_nothing(thread: InferenceThread) -> None:
-    ran: list[str] = []
-    thread.submit(partial(ran.append, "forward"))
-    thread.stop()
-    thread.start()
-    thread.stop()
-    assert ran == []
-    assert not thread._thread.is_alive()
-
-
-def test_a_job_that_is_withdrawn_does_not_run(thread: InferenceThread) -> None:
-    ran: list[str] = []
-    done = threading.Event()
-    ticket = thread.submit(lambda: ran.append("withdrawn"), urgent=True)
-    thread.submit(lambda: ran.append("kept"), urgent=True)
-    thread.submit(done.set)
-    thread.withdraw(ticket)
-    thread.withdraw(ticket)
-    thread.start()
-    assert done.wait(10)
-    assert ran == ["kept"]
 
 
 def test_what_a_job_has_worked_is_known_and_one_that_hangs_is_abandoned() -> None:
@@ -102,12 +67,12 @@ def test_what_a_job_has_worked_is_known_and_one_that_hangs_is_abandoned() -> Non
         while time.thread_time() < began + 0.05:
             pass
         started.set()
-        release.wait(10)
+        release.wait(60)
 
     assert thread.running is None
     thread.submit(hang)
     thread.start()
-    assert started.wait(10)
+    assert started.wait(60)
     now[0] = 12.0
     running = thread.running
     assert running is not None
@@ -119,28 +84,30 @@ def test_what_a_job_has_worked_is_known_and_one_that_hangs_is_abandoned() -> Non
     assert thread.running is None
 
 
-def test_a_job_before_the_start_is_a_defect() -> None:
-    jobs = SessionJobs(create_autospec(InferenceThread, instance=True), create_autospec(SessionLosses, instance=True))
-    with pytest.raises(InternalError):
-        jobs.post(print)
+async def test_the_loop_gets_what_jobs_give_and_one_that_is_cancelled_does_not_run(thread: InferenceThread) -> None:
+    ran: list[str] = []
+    jobs = SessionJobs(thread, Mock(), Observer())
+    cancelled = jobs.result_of(lambda: ran.append("cancelled"), urgent=True)
+    cancelled.cancel()
+    await asyncio.sleep(0)  # its turn to tell the thread
+    given, failed = (jobs.result_of(job, urgent=False) for job in (lambda: 7, lambda: 1 // 0))
+    jobs.start()
+    assert await given == 7
+    with pytest.raises(InternalError, match="ZeroDivisionError"):
+        await failed
+    assert ran == []
 
 
-def test_a_session_is_lost_once_and_its_stream_learns_why() -> None:
+def test_a_session_is_lost_once_and_its_stream_learns_why(thread: InferenceThread) -> None:
     on_lost, observer = Mock(), create_autospec(Observer, instance=True)
     listener = create_autospec(Listener, instance=True)
     live = LiveSession(b"", cast(Any, None), cast(Any, None), stream=Attachment(listener))
     error = TokenRangeError("token 99")
-    losses = SessionLosses(on_lost, observer)
-    losses.lose(live, error)
-    losses.lose(live, RuntimeError("again"))
+    jobs = SessionJobs(thread, on_lost, observer)
+    jobs.lose(live, error)
+    jobs.lose(live, RuntimeError("again"))
     listener.on_failure.assert_called_once_with(error)
     on_lost.assert_called_once_with(live)
     observer.on_lost.assert_called_once_with()
     assert live.closed
     assert live.stream.listener is None
-
-
-def test_details_of_a_defect_stay_in_the_log() -> None:
-    error = public_error(RuntimeError("the password is 1234"))
-    assert isinstance(error, InternalError)
-    assert "1234" not in str(error)

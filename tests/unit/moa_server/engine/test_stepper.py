@@ -4,7 +4,8 @@ from typing import Any, NoReturn
 import numpy as np
 import numpy.typing as npt
 import pytest
-from moa_server.engine.stepper import CodedRows, MemorySource, NewestRows, SessionTensors, Stepper, Work
+from moa_server.drafting.draft_decision import MemorySource
+from moa_server.engine.stepper import CodedRows, NewestRows, SessionTensors, Stepper, Work
 from moa_server.session.memory_feed import Chunk
 from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_server.verifier import Target
@@ -66,7 +67,7 @@ def plan(
 ) -> StepPlan:
     settings = AnswerSettings(sampling)
     rule = FinishRule(settings, cached + len(feed), 600, frozenset(), str)
-    return StepPlan(0, cached, tuple(feed), tree, chooses, settings, rule, ())
+    return StepPlan(0, cached, tuple(feed), tree, chooses, rule, ())
 
 
 def verify(stepper: Stepper, held: SessionTensors, step: StepPlan) -> Verification | None:
@@ -101,12 +102,6 @@ def test_a_tree_is_verified_below_the_last_token_fed(target: Target, stepper: St
     assert following.taken == tuple(plain(target, 5, sampling)[4:])
 
 
-def test_a_chunk_of_a_prompt_chooses_nothing(stepper: Stepper) -> None:
-    held = tensors(stepper)
-    assert verify(stepper, held, plan(0, PROMPT[:3], chooses=False)) is None
-    assert held.cache.length == 3
-
-
 def memory_rows(stepper: Stepper, held: SessionTensors, start: int, stop: int) -> Rows:
     nbytes = (stop - start) * row_bytes(Codec.BF16, WIDTH)
     coded = stepper.code(held, Chunk(Plane.MEMORY, start, stop - start, Codec.BF16, nbytes))
@@ -115,7 +110,7 @@ def memory_rows(stepper: Stepper, held: SessionTensors, start: int, stop: int) -
 
 def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepper) -> None:
     held, fresh = tensors(stepper), tensors(stepper)
-    verify(stepper, held, plan(0, [*PROMPT[:2], 1, 2, 3, 4, 5]))
+    assert verify(stepper, held, plan(0, [*PROMPT[:2], 1, 2, 3, 4, 5], chooses=False)) is None
     memory_rows(stepper, held, 0, 7)
     for one, cached in ((held, 2), (fresh, 0)):
         verify(stepper, one, plan(cached, PROMPT[cached:]))
@@ -125,14 +120,21 @@ def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepp
     np.testing.assert_allclose(ours, theirs, atol=0.02)
 
 
-def test_the_reused_state_is_kept_along_the_path(target: Target, stepper: Stepper) -> None:
+@pytest.mark.parametrize("plane", [Plane.REUSED_STATE, Plane.MEMORY])
+def test_rows_that_a_forward_makes_are_kept_along_the_path(target: Target, plane: Plane) -> None:
+    """States, or EAGLE-2's memory rows: the last hidden states, which cannot be made of the cache later."""
+    source = MemorySource(encode, WIDTH, 1)
+    if plane is Plane.MEMORY:
+        source = MemorySource(target.normed, target.hidden_size, None, reads_layers=(target.layer_count,))
+    assert source.layers_of(plane)
+    stepper = Stepper(target, [source])
     a, b, _ = plain(target, 3, Sampling())
     held = tensors(stepper)
     verify(stepper, held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
-    expected = target.forward(target.new_cache(), [*PROMPT, a, b], want_state_layer=1).state
+    output = target.forward(target.new_cache(), [*PROMPT, a, b], want_state_layer=1)
+    expected = output.state if plane is Plane.REUSED_STATE else output.hidden
     assert expected is not None
-    states = held.planes[Plane.REUSED_STATE]
-    np.testing.assert_allclose(states.read(0, len(PROMPT) + 2), expected, atol=0.03)
+    np.testing.assert_allclose(held.planes[plane].read(0, len(PROMPT) + 2), expected, atol=0.03)
 
 
 def test_rows_of_several_sessions_have_the_bytes_that_they_have_alone(stepper: Stepper) -> None:
@@ -167,20 +169,6 @@ def test_rows_that_cannot_be_made_fail_alone(stepper: Stepper, monkeypatch: pyte
     assert isinstance(whole, CodedRows)
 
 
-def test_rows_made_of_the_last_hidden_state_are_kept_along_the_path(target: Target) -> None:
-    """EAGLE-2's: made in the forward, in one plane, and not to be made of the cache later."""
-    source = MemorySource(target.normed, target.hidden_size, None, reads_layers=(target.layer_count,))
-    stepper = Stepper(target, [source])
-    assert set(stepper.widths(source, reused_state=True)) == {Plane.MEMORY}
-    assert stepper.made_by_forward(source, Plane.MEMORY)
-    a, b, _ = plain(target, 3, Sampling())
-    held = tensors(stepper)
-    verify(stepper, held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
-    expected = target.forward(target.new_cache(), [*PROMPT, a, b]).hidden
-    rows = held.planes[Plane.MEMORY].read(0, len(PROMPT) + 2)
-    np.testing.assert_allclose(rows, expected, atol=0.03)
-
-
 def test_a_session_whose_rows_cannot_be_made_is_lost_alone(target: Target) -> None:
     def encode(states: Rows) -> Rows:
         if len(states) != len(PROMPT):
@@ -192,11 +180,3 @@ def test_a_session_whose_rows_cannot_be_made_is_lost_alone(target: Target) -> No
     outcomes = stepper.verify_all([Work(first, plan(0, PROMPT)), Work(second, plan(0, PROMPT[:-1]))])
     assert isinstance(outcomes[0], Verification)
     assert isinstance(outcomes[1], MemoryError)
-
-
-def test_a_client_gets_the_rows_of_the_drafter_that_it_names(target: Target) -> None:
-    first, second = (MemorySource(encode, WIDTH, None, fingerprint=name * 32) for name in (b"a", b"b"))
-    stepper = Stepper(target, [first, second])
-    assert stepper.find_source(b"") is first
-    assert stepper.find_source(b"b" * 32) is second
-    assert stepper.find_source(b"c" * 32) is None

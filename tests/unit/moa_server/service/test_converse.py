@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
 from moa_server.access.limits import Caller
-from moa_server.engine.live_session import Listener
-from moa_server.engine.observer import Resume
+from moa_server.engine.live_session import Listener, Resume
 from moa_server.service.converse import ConverseStream, check_lengths, parse_frame
 from moa_server.service.handshake import Welcome, open_session
 from moa_server.service.host import Host

@@ -6,16 +6,13 @@ some error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from moa_client.conversation.conversation import Conversation
 from moa_server.session.session import Session, SessionLimits
-from moa_server.session.verification import StepPlan
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Verdict
+from moa_server.session.verification import StepPlan, Verification
 from moa_shared.sampling.coupling import draft_candidates, select
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
@@ -29,8 +26,31 @@ def decode(tokens: Sequence[int]) -> str:
     return "".join("abcdef"[token] for token in tokens)
 
 
-def _normal(seed: int) -> npt.NDArray[np.float32]:
-    return np.random.default_rng(seed).standard_normal((VOCAB, VOCAB), np.float32)
+def new_session(limits: SessionLimits | None = None, ends: frozenset[int] = frozenset({VOCAB})) -> Session:
+    limits = limits or SessionLimits(100_000, VOCAB, prefill_chunk=4)
+    return Session(limits, end_of_text=ends, decode=decode, run_ahead=True)
+
+
+def steps(
+    session: Session,
+    verify: Callable[[StepPlan], Verification],
+    draft: Callable[[], DraftTree] | None = None,
+    *,
+    most_read: int | None = None,
+    acknowledges: bool = True,
+) -> Iterator[tuple[StepPlan, Verification]]:
+    """Steps a session as the engine does, until it has nothing to do. `draft`: nodes in place of those that arrived."""
+    while (plan := session.plan_step(most_read)) is not None:
+        if not plan.chooses:
+            assert session.on_prefilled(plan)
+            continue
+        if draft is not None and (picked := plan.pick(draft())) is not None:
+            plan = picked
+        verification = verify(plan)
+        assert session.on_verified(plan, verification)
+        if acknowledges:
+            session.on_ack(len(session.tokens))
+        yield plan, verification
 
 
 @dataclass
@@ -40,23 +60,22 @@ class MarkovModel:
     table: npt.NDArray[np.float32]
 
     @classmethod
-    def random(cls, seed: int, scale: float = 1.5) -> MarkovModel:
-        return cls(np.float32(scale) * _normal(seed))
+    def random(cls, seed: int) -> MarkovModel:
+        return cls(np.float32(1.5) * np.random.default_rng(seed).standard_normal((VOCAB, VOCAB), np.float32))
 
     def blurred(self, seed: int, error: float) -> MarkovModel:
-        return MarkovModel(self.table + np.float32(error) * _normal(seed))
+        noise = np.random.default_rng(seed).standard_normal((VOCAB, VOCAB), np.float32)
+        return MarkovModel(self.table + np.float32(error) * noise)
 
     def choose(self, plan: StepPlan) -> list[int]:
         """The target's choices after the last fed token and after each node."""
-        last = [plan.feed[-1], *plan.tree.tokens]
-        return select(self.table[last], plan.positions, plan.sampling, plan.text_before)
+        return select(self._logits(plan), plan.positions, plan.sampling, plan.text_before)
 
-    def text(self, tokens: Sequence[int], count: int, sampling: Sampling) -> list[int]:
-        """What the target alone writes."""
-        written = list(tokens)
-        for _ in range(count):
-            written += select(self.table[written[-1:]], [len(written)], sampling, TextBefore(written, [()]))
-        return written[len(tokens) :]
+    def verify(self, plan: StepPlan) -> Verification:
+        return plan.choose_tokens(self._logits(plan), None)
+
+    def _logits(self, plan: StepPlan) -> npt.NDArray[np.float32]:
+        return self.table[[plan.feed[-1], *plan.tree.tokens]]
 
     def tree(self, text: Sequence[int], sampling: Sampling, breadth: int, depth: int) -> DraftTree:
         """The `breadth` best continuations of each node after a text, down to `depth`; breadth 1 is a chain."""
@@ -68,60 +87,11 @@ class MarkovModel:
             before = TextBefore(text, [path for _, path in frontier])
             positions = [len(text) + level] * len(frontier)
             _, best = draft_candidates(logits, positions, sampling, breadth, before=before)
-            frontier_next = []
+            below = []
             for (node, path), children in zip(frontier, best.tolist(), strict=True):
                 for child in children:
-                    frontier_next.append((len(tokens), [*path, child]))
+                    below.append((len(tokens), [*path, child]))
                     tokens.append(child)
                     parents.append(node)
-            frontier = frontier_next
+            frontier = below
         return DraftTree(tuple(tokens), tuple(parents))
-
-
-@dataclass
-class ToyServer:
-    """A session and the engine's part of a step, done at once."""
-
-    model: MarkovModel
-    run_ahead: bool = False
-    choose: Callable[[StepPlan], list[int]] | None = None
-    limits: SessionLimits = field(default_factory=lambda: SessionLimits(100_000, VOCAB, prefill_chunk=4))
-
-    def __post_init__(self) -> None:
-        self.session = Session(self.limits, end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=self.run_ahead)
-        self.forwards = 0
-
-    def step(self) -> Verdict | None:
-        """One forward, if the session's turn came; the verdict that it gives, if it chooses tokens."""
-        plan = self.session.plan_step()
-        if plan is None:
-            return None
-        self.forwards += 1
-        if not plan.chooses:
-            assert self.session.on_prefilled(plan)
-            return self.step()
-        verification = plan.verify((self.choose or self.model.choose)(plan))
-        assert self.session.on_verified(plan, verification)
-        return self.session.verdict(plan, verification, stale=0, step_ms=0.0)
-
-
-def converse_in_rounds(
-    server: ToyServer, drafter: MarkovModel, settings: AnswerSettings, *, breadth: int = 1, depth: int = 3
-) -> Conversation:
-    """A whole answer in synchronous rounds."""
-    conversation = Conversation(VOCAB)
-    server.session.on_ask(conversation.ask(PROMPT, settings))
-    while True:
-        verdict = server.step()
-        assert verdict is not None
-        if conversation.commit_verdict(verdict).finish is not Finish.UNFINISHED:
-            return conversation
-        tree = drafter.tree(conversation.tokens, conversation.sampling, breadth, depth)
-        server.session.on_draft(conversation.in_flight.propose(tree))
-
-
-def transition_counts(tokens: Sequence[int]) -> np.ndarray:
-    """[vocab, vocab] counts of which token followed which."""
-    counts = np.zeros((VOCAB, VOCAB))
-    np.add.at(counts, (np.array(tokens[:-1]), np.array(tokens[1:])), 1)
-    return counts

@@ -1,6 +1,7 @@
 """What an answer tells of the chances of its tokens: the same whatever is drafted."""
 
 import random
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -14,33 +15,32 @@ from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances
 from moa_shared.tree import DraftTree
 
-from tests.unit.moa_server.session.markov import PROMPT, VOCAB, MarkovModel, decode
+from tests.unit.moa_server.session.markov import PROMPT, VOCAB, MarkovModel, new_session, steps
 
 LENGTH = 24
 
 
 def session_of(settings: AnswerSettings) -> Session:
-    session = Session(SessionLimits(1000, VOCAB), end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=True)
+    session = new_session()
     session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings))
     return session
 
 
 def answer(model: MarkovModel, settings: AnswerSettings, chance: random.Random) -> tuple[list[int], list[TokenChances]]:
     """A whole answer with random drafts, and what the verdicts tell."""
-    session = session_of(settings)
-    told: list[TokenChances] = []
-    while len(session.tokens) < len(PROMPT) + LENGTH:
-        plan = session.plan_step()
-        assert plan is not None
+
+    def draft() -> DraftTree:
         count = chance.randrange(6)
         parents = tuple(chance.randrange(-1, node) for node in range(count))
-        plan = plan.pick(DraftTree(tuple(chance.randrange(VOCAB) for _ in range(count)), parents))
-        assert plan is not None
-        verification = plan.choose_tokens(model.table[[plan.feed[-1], *plan.tree.tokens]], None)
-        session.on_verified(plan, verification)
+        return DraftTree(tuple(chance.randrange(VOCAB) for _ in range(count)), parents)
+
+    session = session_of(settings)
+    told: list[TokenChances] = []
+    for plan, verification in steps(session, model.verify, draft):
         verdict = session.verdict(plan, verification, stale=0, step_ms=0.0)
         assert len(verdict.chances) == len(verdict.tokens)
         told += verdict.chances
+    assert len(told) == LENGTH
     return session.tokens[len(PROMPT) :], told
 
 
@@ -53,42 +53,31 @@ def test_chances_do_not_depend_on_drafts(seed: int, processed: bool, temperature
     assert first == second
 
 
-@pytest.mark.parametrize("processed", [False, True])
-def test_chances_are_of_the_distribution_that_was_asked_for(processed: bool) -> None:
-    model, sampling = MarkovModel.random(3), Sampling(0.7, seed=2, top_k=4)
+@pytest.mark.parametrize(("processed", "top_k"), [(False, 4), (True, 4), (True, 2)])
+def test_chances_are_of_the_distribution_that_was_asked_for(processed: bool, top_k: int) -> None:
+    """What cannot follow is not among the likeliest."""
+    model, sampling = MarkovModel.random(3), Sampling(0.7, seed=2, top_k=top_k)
     settings = AnswerSettings(sampling, max_tokens=LENGTH, chances=WantedChances(3, processed=processed))
     tokens, told = answer(model, settings, random.Random(1))
     for before, token, chances in zip([PROMPT[-1], *tokens], tokens, told, strict=False):
         row = model.table[[before]]
         [expected] = process_logits(row, sampling) if processed else log_softmax(row)
         assert chances.chosen == expected[token]
-        assert chances.tokens == tuple(np.argsort(-expected, kind="stable")[:3])
+        assert chances.tokens == tuple(np.argsort(-expected, kind="stable")[: min(3, top_k)])
         assert chances.chances == tuple(expected[list(chances.tokens)])
 
 
 def test_a_client_that_comes_back_learns_the_chances_of_what_it_missed() -> None:
     settings = AnswerSettings(Sampling(), max_tokens=LENGTH, chances=WantedChances(1))
     session, model = session_of(settings), MarkovModel.random(5)
-    told: list[TokenChances] = []
-    for _ in range(6):
-        plan = session.plan_step()
-        assert plan is not None
-        verification = plan.choose_tokens(model.table[[plan.feed[-1]]], None)
-        session.on_verified(plan, verification)
-        told += verification.chances
+    done = islice(steps(session, model.verify, acknowledges=False), 6)
+    told = [each for _, verification in done for each in verification.chances]
     session.on_ack(len(PROMPT) + 2)
     held = len(PROMPT) + 3
-    tokens = session.tokens[:held]
-    session.on_open(tokens, asks=True)
+    session.on_open(session.tokens[:held], asks=True)
     backlog = session.on_ask(Ask(1, held, session.hashes.at(held), (), settings, answer_start=len(PROMPT)))
     assert len(backlog.tokens) == 3
     assert backlog.chances == tuple(told[3:])
-
-
-def test_what_cannot_follow_is_not_among_the_likeliest() -> None:
-    settings = AnswerSettings(Sampling(0.7, top_k=2), max_tokens=LENGTH, chances=WantedChances(3, processed=True))
-    _, told = answer(MarkovModel.random(3), settings, random.Random(1))
-    assert {len(chances.tokens) for chances in told} == {2}
 
 
 @given(st.integers(0, 1 << 30), st.integers(1, 40), st.integers(1, 9))
@@ -97,32 +86,25 @@ def test_a_given_text_gets_the_chances_of_its_own_tokens_whatever_the_steps(seed
     chance, model = random.Random(seed), MarkovModel.random(seed)
     given = [chance.randrange(VOCAB) for _ in range(length)]
     settings = AnswerSettings(max_tokens=length, ignore_end_of_text=True, chances=WantedChances(1))
-    limits = SessionLimits(1000, VOCAB, draft_nodes=5)
-    session = Session(limits, end_of_text=frozenset({given[0]}), decode=decode, run_ahead=True)
+    session = new_session(SessionLimits(1000, VOCAB, draft_nodes=5), frozenset({given[0]}))
     session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT[:1], settings), given=given)
+    assert session.reads
     told: list[TokenChances] = []
-    while session.phase is SessionPhase.ANSWERING:
-        assert session.reads
-        plan = session.plan_step(most)
-        assert plan is not None
+    for plan, verification in steps(session, model.verify, most_read=most):
         assert len(plan.feed) + len(plan.tree) <= min(most, 6)
-        verification = plan.choose_tokens(model.table[[plan.feed[-1], *plan.tree.tokens]], None)
-        assert session.on_verified(plan, verification)
         assert verification.accepted == 0
         told += verification.chances
+    assert session.phase is SessionPhase.IDLE
     assert session.tokens == [PROMPT[0], *given]
     rows = log_softmax(model.table[[PROMPT[0], *given[:-1]]])
     assert [each.chosen for each in told] == [row[token] for row, token in zip(rows, given, strict=True)]
 
 
 def test_a_given_text_waits_for_a_client_that_does_not_read() -> None:
-    model = MarkovModel.random(1)
     settings = AnswerSettings(max_tokens=40, chances=WantedChances())
-    limits = SessionLimits(1000, VOCAB, draft_nodes=5, run_ahead_tokens=10)
-    session = Session(limits, end_of_text=frozenset({VOCAB}), decode=decode, run_ahead=True)
+    session = new_session(SessionLimits(1000, VOCAB, draft_nodes=5, run_ahead_tokens=10))
     session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), given=[1] * 40)
-    while (plan := session.plan_step()) is not None:
-        session.on_verified(plan, plan.choose_tokens(model.table[[plan.feed[-1], *plan.tree.tokens]], None))
+    assert list(steps(session, MarkovModel.random(1).verify, acknowledges=False))
     assert len(session.tokens) == len(PROMPT) + 12
     session.on_ack(len(session.tokens))
     assert session.plan_step() is not None

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.session.session import Session, SessionLimits
-from moa_server.session.verification import NO_DRAFT, StepPlan
+from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.messages import Ask
-from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from moa_shared.tree import DraftTree
 
 from tests.support.toy_forms import END, TOKENS, begin, text_of
+from tests.unit.moa_server.session.markov import steps
 
 SCHEMA = {
     "type": "object",
@@ -26,46 +26,45 @@ SCHEMA = {
 }  # fmt: skip
 CONSTRAINT = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps(SCHEMA))
 PROMPT = tuple(b"Hi")
+SETTINGS = AnswerSettings(Sampling(1.0, seed=5, constraint=CONSTRAINT), max_tokens=60)
 
 
-def choose(plan: StepPlan, table: np.ndarray) -> list[int]:
-    last = [plan.feed[-1], *plan.tree.tokens]
-    return select(table[last], plan.positions, plan.sampling, plan.text_before, plan.allowed())
-
-
-def answer(
-    settings: AnswerSettings,
-    table: np.ndarray,
-    draft: Callable[[list[int]], DraftTree],
-) -> tuple[list[int], Finish]:
+def asked(settings: AnswerSettings = SETTINGS, held: tuple[int, ...] = ()) -> Session:
+    """A session that is asked for an answer, of which the client holds some tokens already."""
     limits = SessionLimits(4000, len(TOKENS), prefill_chunk=4)
     session = Session(limits, end_of_text=frozenset({END}), decode=text_of, run_ahead=True)
-    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), begin(CONSTRAINT))
-    while True:
-        plan = session.plan_step()
-        assert plan is not None
-        if plan.chooses:
-            plan = plan.pick(draft(session.tokens[len(PROMPT) :]))
-            assert plan is not None
-        if not plan.chooses:
-            session.on_prefilled(plan)
-            continue
-        verification = plan.verify(choose(plan, table))
-        session.on_verified(plan, verification)
-        session.on_ack(len(session.tokens))
-        if verification.finish is not Finish.UNFINISHED:
-            return session.tokens[len(PROMPT) :], verification.finish
+    ask = Ask(1, 0, session.hashes.at(0), (*PROMPT, *held), settings, answer_start=len(PROMPT))
+    session.on_ask(ask, begin(CONSTRAINT))
+    return session
+
+
+def table(seed: int) -> np.ndarray:
+    """Logits after each token."""
+    table = np.random.default_rng(seed).standard_normal((len(TOKENS), len(TOKENS)), np.float32)
+    table[:, ord("]")] += 2  # so that lists end
+    return table
+
+
+def finish(
+    session: Session, logits: np.ndarray, draft: Callable[[list[int]], DraftTree] | None = None
+) -> tuple[list[int], Finish, int]:
+    """The answer, why it ends, and in how many steps; without `draft`: of what the form forces."""
+
+    def verify(plan: StepPlan) -> Verification:
+        plan = plan if draft is not None else plan.with_forced()
+        return plan.choose_tokens(logits[[plan.feed[-1], *plan.tree.tokens]], plan.allowed())
+
+    drafted = (lambda: draft(session.tokens[len(PROMPT) :])) if draft is not None else None
+    done = [verification for _, verification in steps(session, verify, drafted)]
+    return session.tokens[len(PROMPT) :], done[-1].finish, len(done)
 
 
 @given(st.integers(0, 1 << 30), st.sampled_from([0.0, 1.0]))
 def test_the_text_is_of_the_form_and_the_same_with_any_drafts(seed: int, temperature: float) -> None:
-    chance = random.Random(seed)
-    table = np.random.default_rng(seed).standard_normal((len(TOKENS), len(TOKENS)), np.float32)
-    table[:, ord("]")] += 2  # so that lists end
-    settings = AnswerSettings(
-        Sampling(temperature, seed=seed, presence_penalty=0.5, constraint=CONSTRAINT), max_tokens=60
-    )
-    plain, finish = answer(settings, table, lambda _: NO_DRAFT)
+    chance, logits = random.Random(seed), table(seed)
+    sampling = Sampling(temperature, seed=seed, presence_penalty=0.5, constraint=CONSTRAINT)
+    settings = AnswerSettings(sampling, max_tokens=60)
+    plain, why, _ = finish(asked(settings), logits, lambda _: NO_DRAFT)
 
     def drafted(written: list[int]) -> DraftTree:
         """Right and wrong guesses in a tree."""
@@ -81,65 +80,36 @@ def test_the_text_is_of_the_form_and_the_same_with_any_drafts(seed: int, tempera
             depths.append(depth)
         return DraftTree(tuple(tokens), tuple(parents))
 
-    assert answer(settings, table, drafted) == (plain, finish)
-    if finish is Finish.END_OF_TEXT:
+    assert finish(asked(settings), logits, drafted)[:2] == (plain, why)
+    if why is Finish.END_OF_TEXT:
         value = json.loads(text_of(plain))
         assert value["kind"] in ("ab", "b", "10")
         assert isinstance(value["ok"], bool)
     else:
-        assert finish is Finish.MAX_TOKENS
+        assert why is Finish.MAX_TOKENS
 
 
 def test_an_answer_that_goes_on_goes_on_in_its_form() -> None:
     """A client that comes back with what it holds of the answer."""
-    table = np.random.default_rng(1).standard_normal((len(TOKENS), len(TOKENS)), np.float32)
-    table[:, ord("]")] += 2
-    settings = AnswerSettings(Sampling(1.0, seed=5, constraint=CONSTRAINT), max_tokens=60)
-    whole, finish = answer(settings, table, lambda _: NO_DRAFT)
+    whole, why, _ = finish(asked(), table(1), lambda _: NO_DRAFT)
     for held in (1, len(whole) // 2, len(whole) - 1):
-        session = Session(
-            SessionLimits(4000, len(TOKENS)), end_of_text=frozenset({END}), decode=text_of, run_ahead=True
-        )
-        tokens = (*PROMPT, *whole[:held])
-        session.on_ask(Ask(1, 0, session.hashes.at(0), tokens, settings, answer_start=len(PROMPT)), begin(CONSTRAINT))
-        while session.tokens[len(PROMPT) :] != whole:
-            plan = session.plan_step()
-            assert plan is not None
-            verification = plan.verify(choose(plan, table))
-            session.on_verified(plan, verification)
-            session.on_ack(len(session.tokens))
-        assert verification.finish is finish
+        assert finish(asked(held=tuple(whole[:held])), table(1), lambda _: NO_DRAFT)[:2] == (whole, why)
 
 
 def test_an_answer_that_lost_its_form_is_refused() -> None:
-    session = Session(SessionLimits(4000, len(TOKENS)), end_of_text=frozenset({END}), decode=text_of, run_ahead=True)
-    settings = AnswerSettings(Sampling(constraint=CONSTRAINT))
-    session.on_ask(
-        Ask(1, 0, session.hashes.at(0), (*PROMPT, ord("x")), settings, answer_start=len(PROMPT)), begin(CONSTRAINT)
-    )
-    plan = session.plan_step()
+    plan = asked(held=(ord("x"),)).plan_step()
     assert plan is not None
     with pytest.raises(ConfigError, match="Token 1 of the answer does not have the form"):
         plan.allowed()
 
 
 def test_what_the_form_forces_is_drafted() -> None:
-    table = np.random.default_rng(1).standard_normal((len(TOKENS), len(TOKENS)), np.float32)
-    settings = AnswerSettings(Sampling(1.0, seed=5, constraint=CONSTRAINT), max_tokens=60)
-    whole, finish = answer(settings, table, lambda _: NO_DRAFT)
-    session = Session(SessionLimits(4000, len(TOKENS)), end_of_text=frozenset({END}), decode=text_of, run_ahead=True)
-    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, settings), begin(CONSTRAINT))
-    steps = 0
-    while session.tokens[len(PROMPT) :] != whole:
-        plan = session.plan_step()
-        assert plan is not None
-        plan = plan.with_forced()
-        if not steps:
-            assert text_of(plan.tree.tokens) == '{"kind": "'
-            assert plan.own_nodes == len(plan.tree)
-        verification = plan.verify(choose(plan, table))
-        session.on_verified(plan, verification)
-        session.on_ack(len(session.tokens))
-        steps += 1
-    assert verification.finish is finish
-    assert steps < len(whole) / 2
+    whole, why, _ = finish(asked(), table(1), lambda _: NO_DRAFT)
+    plan = asked().plan_step()
+    assert plan is not None
+    forced = plan.with_forced()
+    assert text_of(forced.tree.tokens) == '{"kind": "'
+    assert forced.own_nodes == len(forced.tree)
+    *same, count = finish(asked(), table(1))
+    assert same == [whole, why]
+    assert count < len(whole) / 2

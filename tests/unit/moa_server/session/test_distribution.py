@@ -1,35 +1,29 @@
-"""20,000 tokens through both state machines follow the target's distribution, and a planted wrong rule does not."""
-
-from dataclasses import replace
+"""20,000 tokens of the session follow the target's distribution, and a planted wrong rule does not."""
 
 import numpy as np
 import pytest
-from moa_server.session.verification import StepPlan
+from moa_server.session.verification import StepPlan, Verification
 from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import Ask
 from moa_shared.sampling.coupling import process_logits
 from moa_shared.sampling.scores import TextBefore, adjusted
 from moa_shared.sampling.settings import Sampling
 from scipy import stats
 
-from tests.unit.moa_server.session.markov import (
-    PROMPT,
-    VOCAB,
-    MarkovModel,
-    ToyServer,
-    converse_in_rounds,
-    transition_counts,
-)
+from tests.unit.moa_server.session.markov import PROMPT, VOCAB, MarkovModel, new_session, steps
 
 SAMPLES = 20_000
 TARGET = MarkovModel.random(1)
 DRAFTER = TARGET.blurred(2, 1.0)
+PROBABILITIES = np.exp(process_logits(TARGET.table, Sampling()))
 
 PENALISED = Sampling(0.9, seed=13, min_p=0.02, repeat_penalty=1.5, repeat_last_n=1, logit_bias=((2, 0.7), (4, -0.4)))
 
 
 def chi_square_p(tokens: list[int], sampling: Sampling) -> float:
     """One test over all transitions: the statistics of the rows add up, and so do their degrees of freedom."""
-    counts = transition_counts(tokens)
+    counts = np.zeros((VOCAB, VOCAB))  # of which token followed which
+    np.add.at(counts, (np.array(tokens[:-1]), np.array(tokens[1:])), 1)
     before = TextBefore([], [[token] for token in range(VOCAB)])  # all that a penalty may look back here
     table = adjusted(TARGET.table, [1] * VOCAB, sampling, before)
     expected = np.exp(process_logits(table, sampling).astype(np.float64))
@@ -41,64 +35,31 @@ def chi_square_p(tokens: list[int], sampling: Sampling) -> float:
     return float(stats.chi2.sf(statistic, freedom))
 
 
-@pytest.mark.parametrize(
-    ("sampling", "breadth", "depth"),
-    [
-        pytest.param(Sampling(1.0, seed=11), 1, 4, marks=pytest.mark.long),
-        (Sampling(0.7, top_k=4, seed=12), 2, 3),
-        pytest.param(PENALISED, 2, 3, marks=pytest.mark.long),
-    ],
-    ids=["1.0, chain", "0.7, tree", "penalties, tree"],
-)
-def test_verified_drafts_follow_the_target(sampling: Sampling, breadth: int, depth: int) -> None:
-    server = ToyServer(TARGET)
-    conversation = converse_in_rounds(
-        server, DRAFTER, AnswerSettings(sampling, max_tokens=SAMPLES), breadth=breadth, depth=depth
-    )
-    answer = list(conversation.answer)
-    assert len(answer) == SAMPLES
-    assert server.forwards < 0.8 * SAMPLES  # drafts were accepted, so that the rule was at work
-    assert chi_square_p(answer, sampling) > 0.001
-
-
-def test_a_wrong_rule_fails_the_same_test() -> None:
-    """Planted error: the first draft is accepted where the target gives it more than a third, whatever was drawn."""
-    sampling = Sampling(1.0, seed=11)
-    probabilities = np.exp(process_logits(TARGET.table, Sampling()))
-
-    def lenient(plan: StepPlan) -> list[int]:
-        chosen = TARGET.choose(plan)
-        if plan.tree and probabilities[plan.feed[-1], plan.tree.tokens[0]] > 1 / 3:
-            chosen[0] = plan.tree.tokens[0]
-        return chosen
-
-    conversation = converse_in_rounds(
-        ToyServer(TARGET, choose=lenient), DRAFTER, AnswerSettings(sampling, max_tokens=SAMPLES)
-    )
-    assert chi_square_p(list(conversation.answer), sampling) < 1e-6
+def lenient(plan: StepPlan) -> Verification:
+    """The planted error: a first draft is accepted where the target gives it more than a third, whatever was drawn."""
+    chosen = TARGET.choose(plan)
+    if plan.tree and PROBABILITIES[plan.feed[-1], plan.tree.tokens[0]] > 1 / 3:
+        chosen[0] = plan.tree.tokens[0]
+    return plan.verify(chosen)
 
 
 @pytest.mark.parametrize(
-    "how",
+    ("sampling", "breadth", "depth", "is_lenient"),
     [
-        Sampling(),
-        Sampling(0.7),
-        Sampling(1.0),
-        Sampling(repeat_penalty=1.3, repeat_last_n=5),
-        Sampling(0.8, top_p=0.9, min_p=0.05, presence_penalty=0.5, frequency_penalty=0.02, logit_bias=((1, 1.0),)),
+        pytest.param(Sampling(1.0, seed=11), 1, 4, False, marks=pytest.mark.long, id="1.0, chain"),
+        pytest.param(Sampling(0.7, top_k=4, seed=12), 2, 3, False, id="0.7, tree"),
+        pytest.param(PENALISED, 2, 3, False, marks=pytest.mark.long, id="penalties, tree"),
+        pytest.param(Sampling(1.0, seed=11), 1, 3, True, id="a wrong rule"),
     ],
-    ids=["greedy", "0.7", "1.0", "greedy with a penalty", "all"],
 )
-@pytest.mark.parametrize(("breadth", "depth", "error"), [(1, 4, 0.5), (2, 3, 0.5), (3, 2, 9.0), (1, 1, 0.0)])
-def test_the_text_is_the_targets_own(how: Sampling, breadth: int, depth: int, error: float) -> None:
-    for seed in range(10):
-        sampling = replace(how, seed=seed)
-        expected = TARGET.text(PROMPT, 60, sampling.within(len(PROMPT)))
-        conversation = converse_in_rounds(
-            ToyServer(TARGET),
-            TARGET.blurred(seed, error),
-            AnswerSettings(sampling, max_tokens=60),
-            breadth=breadth,
-            depth=depth,
-        )
-        assert list(conversation.answer) == expected
+def test_committed_tokens_follow_the_targets_distribution(
+    sampling: Sampling, breadth: int, depth: int, is_lenient: bool
+) -> None:
+    session = new_session()
+    session.on_ask(Ask(1, 0, session.hashes.at(0), PROMPT, AnswerSettings(sampling, max_tokens=SAMPLES)))
+    within = sampling.within(len(PROMPT))
+    verify = lenient if is_lenient else TARGET.verify
+    forwards = sum(1 for _ in steps(session, verify, lambda: DRAFTER.tree(session.tokens, within, breadth, depth)))
+    assert forwards < 0.8 * SAMPLES  # drafts were accepted, so that the rule was at work
+    chance = chi_square_p(session.tokens[len(PROMPT) :], sampling)
+    assert chance < 1e-6 if is_lenient else chance > 0.001

@@ -1,17 +1,13 @@
-"""What a forward is expected to take, and when the server's drafts pay."""
+"""What a forward is expected to take, when drafts pay, and what a session's drafter is told."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.drafting.forward_cost import (
-    Calibration,
-    CostLine,
-    DraftRecord,
-    ForwardCost,
-    GrowthRule,
-    RowShares,
-    RunningCost,
-)
+from moa_server.drafting.draft_decision import DraftRecord, GrowthRule, MemorySource, SessionDrafting
+from moa_server.drafting.forward_cost import CostLine, ForwardCost, RowShares
+from moa_server.session.memory_feed import KeptPlane
+from moa_server.session.session import Session, SessionLimits
+from moa_shared.protocol.messages import Plane
 from moa_shared.tree import DraftTree
 
 # Of a 1B in Q4_K_M on one core with AVX-512 VNNI: the first row is free, and from the eighth on each takes as long.
@@ -25,6 +21,16 @@ def test_what_rows_take_is_known_from_the_start() -> None:
         assert STEP_MS * (1 + shares.of(rows - 1)) == pytest.approx(ms, rel=0.01)
     assert STEP_MS * (1 + shares.of(5)) == pytest.approx(43.0 + (68.0 - 43.0) / 2)
     assert STEP_MS * (1 + shares.of(63)) == pytest.approx(2 * 272.0)
+
+
+def test_what_clients_are_told_is_known_from_the_start_and_one_slow_forward_changes_little() -> None:
+    cost = ForwardCost(RowShares.of_times(STEP_MS, TIMES), STEP_MS)
+    assert cost.plain_ms == STEP_MS
+    assert cost.row_ms == pytest.approx((76.5 - STEP_MS) / 8, rel=0.05)
+    for number in range(80):
+        cost.add(8 * (number % 2), STEP_MS + 16.0 * (number % 2))
+    cost.add(0, 5000.0)
+    assert cost.plain_ms < 1.2 * STEP_MS
 
 
 def test_a_row_that_was_free_at_the_start_can_still_become_dear() -> None:
@@ -45,27 +51,6 @@ def test_more_nodes_never_cost_less(forwards: list[tuple[int, float]]) -> None:
     costs = [cost.ms(nodes) for nodes in range(65)]
     assert costs == sorted(costs)
     assert costs[0] > 0
-
-
-def test_one_slow_forward_changes_little_of_what_is_told() -> None:
-    cost = RunningCost(50.0, 2.0)
-    for number in range(80):
-        cost.add(8 * (number % 2), 50.0 + 16.0 * (number % 2))
-    cost.add(0, 5000.0)
-    assert cost.step_ms < 1.1 * 50.0
-
-
-@given(
-    st.floats(0.01, 500.0),
-    st.floats(0.0, 50.0),
-    st.lists(st.tuples(st.integers(0, 500), st.floats(0.01, 5000.0)), max_size=50),
-)
-def test_a_time_is_never_negative(step_ms: float, row_ms: float, forwards: list[tuple[int, float]]) -> None:
-    cost = RunningCost(step_ms, row_ms)
-    for rows, ms in forwards:
-        cost.add(rows, ms)
-        assert cost.step_ms > 0
-        assert cost.row_ms >= 0
 
 
 EACH = RowShares.straight(1.0)  # so that a line's slope is that of its rows
@@ -127,36 +112,46 @@ def test_a_node_is_taken_only_with_its_parent(nodes: list[tuple[float, int]], ra
     assert all(parents[node] < 0 or parents[node] in chosen for node in chosen)
 
 
-def test_one_that_promises_twice_what_it_gives_is_half_trusted() -> None:
-    calibration = Calibration()
-    for _ in range(200):
-        calibration.add(2.0, 1)
-    assert calibration.factor == pytest.approx(0.5, abs=0.02)
-
-
-@given(st.lists(st.tuples(st.floats(0, 60), st.integers(0, 20))), st.floats(0, 1))
-def test_the_factor_is_a_share(samples: list[tuple[float, int]], prior: float) -> None:
-    calibration = Calibration(prior)
-    for promised, right in samples:
-        calibration.add(promised, right)
-    assert 0.0 <= calibration.factor <= 1.0
-
-
 CHAIN = DraftTree.chain([1, 2, 3])
 
 
-def test_steps_without_a_right_guess_are_counted_in_a_row() -> None:
+def test_steps_without_a_right_guess_are_counted_and_guesses_without_memory_judge_no_drafter() -> None:
     record = DraftRecord()
-    for taken in ([9], [9], [9]):
-        record.learn_taken(CHAIN, taken)
-    assert record.fruitless_steps == 3
+    before = record.level.mean
+    for _ in range(3):
+        record.learn_taken(CHAIN, [9], blind=True)
+    assert (record.fruitless_steps, record.level.mean) == (3, before)
     record.learn_taken(CHAIN, [1])
     assert record.fruitless_steps == 0
+    assert record.level.mean > before
 
 
-def test_guesses_without_the_prompts_memory_are_not_counted() -> None:
-    record = DraftRecord()
-    before = record.acceptance.level.mean
-    for _ in range(20):
-        record.learn_taken(DraftTree.chain([5]), [7], blind=True)
-    assert record.acceptance.level.mean == before
+WIDTHS: dict[KeptPlane, int] = {Plane.MEMORY: 4}
+
+
+def text_session(*tokens: int) -> Session:
+    session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
+    session.on_open(tokens)
+    return session
+
+
+def test_planes_are_added_to_those_of_the_same_source() -> None:
+    drafting, (first, second) = SessionDrafting(), (MemorySource(lambda rows: rows, 4, 1) for _ in range(2))
+    assert drafting.keep(first, WIDTHS) == [Plane.MEMORY]
+    assert drafting.keep(first, {**WIDTHS, Plane.REUSED_STATE: 8}) == [Plane.REUSED_STATE]
+    assert drafting.keep(first, WIDTHS) == []
+    assert drafting.widths == {Plane.MEMORY: 4, Plane.REUSED_STATE: 8}
+    assert drafting.keep(second, WIDTHS) == [Plane.MEMORY]
+    assert drafting.widths == WIDTHS
+
+
+def test_a_drafter_is_told_another_text_from_the_start() -> None:
+    drafting = SessionDrafting()
+    assert [drafting._tell(text_session(*text)) for text in ([1, 2, 3], [1, 2, 3, 4], [1, 9, 3, 4], [1])] == [
+        0,
+        3,
+        0,
+        0,
+    ]
+    drafting.forget()
+    assert drafting._tell(text_session(1)) == 0
