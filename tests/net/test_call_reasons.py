@@ -176,7 +176,7 @@ NO_KEY = "The server does not accept this client's API key, or wants one."
         (grpc.StatusCode.RESOURCE_EXHAUSTED, NO_ROOM, NO_ROOM),
         (grpc.StatusCode.UNAUTHENTICATED, NO_KEY, NO_KEY),
         (grpc.StatusCode.UNAVAILABLE, "There is", "the connection could not be made, or was lost"),
-        (grpc.StatusCode.CANCELLED, "There is", "the call was ended on the way"),
+        (grpc.StatusCode.CANCELLED, "There is", "the connection could not be made, or was lost"),
         (grpc.StatusCode.INTERNAL, "There is", "what answers there is no moa server, or does not work"),
     ],
 )
