@@ -6,7 +6,8 @@ Light, so that command lines import it; pure.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from functools import lru_cache
@@ -17,8 +18,6 @@ from moa_shared.errors import ConfigError
 SEED_LIMIT = 1 << 64
 # Logits of up to 10,000, divided by it, are still told apart by one in float32; divided by far less they are infinite.
 LEAST_TEMPERATURE = 1e-3
-LEAST_REPEAT_PENALTY, MOST_REPEAT_PENALTY = 1e-2, 1e2  # for the same reason; llama.cpp's users set 1.0 to 1.5
-MOST_PENALTY = 2.0  # of presence and frequency, either way: OpenAI's range
 MOST_BIAS = 100.0  # either way, and
 MOST_BIASED_TOKENS = 300  # of one question: OpenAI's limits
 TOKEN_LIMIT = 1 << 32  # a token id on the wire
@@ -26,24 +25,17 @@ REPEAT_LAST_N = 64  # llama.cpp's default
 WHOLE_CONTEXT = -1  # as repeat_last_n
 
 TokenBias = tuple[tuple[int, float], ...]
-_PENALTY = (lambda value: abs(value) <= MOST_PENALTY), f"-{MOST_PENALTY:g} to {MOST_PENALTY:g}"
-# What each setting may be; none holds for NaN.
-_BOUNDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "temperature": (
-        (lambda value: value == 0 or LEAST_TEMPERATURE <= value <= 100),
-        f"0 (greedy) or {LEAST_TEMPERATURE:g} to 100",
-    ),
-    "top_k": ((lambda value: 0 <= value < 1 << 31), "0 (off) or more"),
-    "top_p": ((lambda value: 0 < value <= 1), "more than 0 and at most 1"),
-    "seed": ((lambda value: 0 <= value < SEED_LIMIT), "0 to 2**64 - 1"),
-    "min_p": ((lambda value: 0 <= value <= 1), "0 (off) to 1"),
-    "repeat_penalty": (
-        (lambda value: LEAST_REPEAT_PENALTY <= value <= MOST_REPEAT_PENALTY),
-        f"{LEAST_REPEAT_PENALTY:g} to {MOST_REPEAT_PENALTY:g}; 1 is off",
-    ),
-    "repeat_last_n": ((lambda value: WHOLE_CONTEXT <= value < 1 << 31), "-1 (all tokens), 0 (off) or more"),
-    "presence_penalty": _PENALTY,
-    "frequency_penalty": _PENALTY,
+# The least and the most that each setting may be, and that in words; NaN is between none.
+_BOUNDS: Mapping[str, tuple[float, float, str]] = {
+    "temperature": (LEAST_TEMPERATURE, 100, f"0 (greedy) or {LEAST_TEMPERATURE:g} to 100"),
+    "top_k": (0, (1 << 31) - 1, "0 (off) or more"),
+    "top_p": (math.ulp(0.0), 1, "more than 0 and at most 1"),
+    "seed": (0, SEED_LIMIT - 1, "0 to 2**64 - 1"),
+    "min_p": (0, 1, "0 (off) to 1"),
+    "repeat_penalty": (1e-2, 1e2, "0.01 to 100; 1 is off"),  # as of temperature; llama.cpp's users set 1.0 to 1.5
+    "repeat_last_n": (WHOLE_CONTEXT, (1 << 31) - 1, "-1 (all tokens), 0 (off) or more"),
+    "presence_penalty": (-2.0, 2.0, "-2 to 2"),  # OpenAI's range
+    "frequency_penalty": (-2.0, 2.0, "-2 to 2"),
 }
 
 
@@ -67,8 +59,8 @@ class Sampling:
     answer_start: int = 0
 
     def __post_init__(self) -> None:
-        for name, (holds, expected) in _BOUNDS.items():
-            if not holds(value := getattr(self, name)):
+        for name, (least, most, expected) in _BOUNDS.items():
+            if not least <= (value := getattr(self, name)) <= most and (name != "temperature" or value != 0):
                 raise ConfigError(f"{name} is {value}, expected {expected}.")
         if self.logit_bias:
             _check_bias(self.logit_bias)
@@ -155,7 +147,6 @@ class Constraint:
 
 
 def choice_of(texts: list[str]) -> Constraint:
-    _check_choices(texts)
     return Constraint(ConstraintKind.CHOICE, json.dumps(texts, ensure_ascii=False))
 
 
@@ -166,25 +157,19 @@ def _check(kind: ConstraintKind, text: str) -> None:
         raise ConfigError(f"The {label} has {size:,} bytes, at most {MOST_BYTES:,} are allowed.")
     if (kind is ConstraintKind.JSON_OBJECT) is bool(text):
         raise ConfigError(f"The {label} has {'a text, expected none' if text else 'no text'}.")
-    if kind is ConstraintKind.JSON_SCHEMA and not isinstance(_parsed(text, label), dict | bool):
-        raise ConfigError(f"The {label} is not a JSON object.")
-    if kind is ConstraintKind.CHOICE:
-        _check_choices(_parsed(text, label))
-
-
-def _parsed(text: str, label: str) -> object:
+    if kind not in (ConstraintKind.JSON_SCHEMA, ConstraintKind.CHOICE):
+        return
     try:
-        parsed: object = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"The {label} is not JSON: {error}.") from None
-    return parsed
-
-
-def _check_choices(texts: object) -> None:
-    if not isinstance(texts, list) or not all(isinstance(each, str) and each for each in texts):
-        raise ConfigError("The choice is not an array of texts, each of one character or more.")
-    if not 0 < len(texts) <= MOST_CHOICES:
-        raise ConfigError(f"The choice is of {len(texts)} texts, expected 1 to {MOST_CHOICES}.")
+    if kind is ConstraintKind.JSON_SCHEMA and not isinstance(parsed, dict | bool):
+        raise ConfigError(f"The {label} is not a JSON object.")
+    if kind is ConstraintKind.CHOICE:
+        if not isinstance(parsed, list) or not all(isinstance(each, str) and each for each in parsed):
+            raise ConfigError("The choice is not an array of texts, each of one character or more.")
+        if not 0 < len(parsed) <= MOST_CHOICES:
+            raise ConfigError(f"The choice is of {len(parsed)} texts, expected 1 to {MOST_CHOICES}.")
 
 
 MOST_LIKELIEST = 20  # OpenAI's limit
@@ -251,8 +236,7 @@ def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
         values["top_k"] = 0
     if "repeat_penalty" in values:
         values.setdefault("repeat_last_n", WHOLE_CONTEXT)  # transformers looks at all of the text
-    samples = generation.get("do_sample")
-    if samples is not None and not isinstance(samples, bool):
+    if not isinstance(samples := generation.get("do_sample"), bool | None):
         raise ValueError(f"do_sample is {samples!r}, expected true or false")
     if samples is False:
         values["temperature"] = 0.0
