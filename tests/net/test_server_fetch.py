@@ -13,9 +13,9 @@ from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.loading import load_host
 from moa_server.service import fetch
-from moa_server.service import fetch as drafter_files
 from moa_server.service.fetch import DrafterFile, DrafterFiles
 from moa_server.settings import ServerSettings
+from moa_shared.errors import NotFoundError
 from moa_shared.models import resolve
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.handshake_checks import CODE_KEY
@@ -66,7 +66,7 @@ async def test_every_file_of_the_manifest_can_be_read_in_ranges(
             assert (len(data), hashlib.sha256(data).digest()) == (entry.size, entry.sha256)
     kinds = [entry.kind for entry in told.files]
     assert kinds.count(pb.PART_DRAFTER) == 1
-    assert {kind for precision in drafter_files.PRECISIONS.values() for kind in precision} < set(kinds)
+    assert {kind for precision in fetch.PRECISIONS.values() for kind in precision} < set(kinds)
     assert told.identity.drafter_fingerprint == next(e.sha256 for e in told.files if e.kind == pb.PART_DRAFTER)
     assert told.identity.target_fingerprint.hex() == resolve(str(source.model), tmp_path / "cache").fingerprint
 
@@ -117,6 +117,8 @@ async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None
     several = DrafterFiles(
         files, pb.Identity(), [DrafterFile(source.drafter, 1), DrafterFile(second, 2)], tmp_path / "cache"
     )
+    with pytest.raises(NotFoundError, match="The server offers no drafter"):
+        await several.answer(pb.FetchDrafterRequest(), send, "nobody")
     several.prepare()
     await several.answer(pb.FetchDrafterRequest(), send, "nobody")
     kinds = {entry.name: entry.kind for entry in told[0].manifest.files}

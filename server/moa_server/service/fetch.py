@@ -210,8 +210,8 @@ class FetchPlaces:
         held = Counter(place.owner for place in self._taken)
         most = max(held.values())
         whose = [each for each in held if held[each] == most > held[owner]] or [owner]
-        places = [each for each in self._taken if each.owner in whose] or self._taken
-        lost = min(places, key=lambda place: place.moved_at)
+        may_lose = [each for each in self._taken if each.owner in whose] or self._taken
+        lost = min(may_lose, key=lambda place: place.moved_at)
         self._taken.remove(lost)
         lost.limit.reschedule(0.0)
 
@@ -256,18 +256,21 @@ class DrafterFiles:
         self._places = FetchPlaces()
 
     def prepare(self) -> None:
-        """Makes and hashes the files. If that fails the log says why, and clients get what does not."""
-        root = cache_root(self._cache_dir)
+        """Makes and hashes the files. What cannot be read or made is not offered, and the log says why."""
+        root, companion = cache_root(self._cache_dir), self._companion
         try:
             offer = self._offers[False] = Offer(self._identity, self._own_files(root))
             self.manifest_sha256 = offer.manifest_sha256
             log.info("parts for clients are ready", files=len(offer.manifest.files), bytes=offer.bytes)
-            if self._companion is not None:
-                offer = self._offers[True] = self._companion.offer(root)
-                self.companion = self._companion.described(offer)
+        except (MoaError, OSError) as error:
+            log.warning("parts for clients are not offered", reason=str(error))
+        try:
+            if companion is not None:
+                offer = self._offers[True] = companion.offer(root)
+                self.companion = companion.described(offer)
                 log.info("a companion is offered", companion=self.companion.name, bytes=offer.bytes)
         except (MoaError, OSError) as error:
-            log.warning("parts for clients are not ready", reason=str(error))
+            log.warning("the companion is not offered", reason=str(error))
 
     async def answer(self, request: pb.FetchDrafterRequest, send: Send, owner: str) -> None:
         if (offer := self._offers.get(request.companion)) is None:
@@ -314,9 +317,8 @@ class DrafterFiles:
                 if entry.exists():
                     log.warning("parts for clients are made again", reason=error.message)
                 numbers = sum(math.prod(reader.shape(name)) for _, tensors in parts for name in tensors)
-                with cache.building(
-                    entry, 4 * numbers, "What clients fetch"
-                ) as folder:  # bf16, and packed at most that
+                nbytes = 4 * numbers  # bf16, and packed at most that again
+                with cache.building(entry, nbytes, "What clients fetch") as folder:
                     for name, tensors, precision, _ in made:
                         write_part(reader, tensors, folder / name, precision)
                     cache.write_manifest(folder, files.target_id, files.fingerprint)

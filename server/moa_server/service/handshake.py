@@ -72,7 +72,8 @@ def open_session(host: Host, caller: Caller, listener: Listener, message: pb.Ope
         thin_memory=settings.thins_memory,
         servers=host.lifecycle.fleet.names(),
     )
-    resume = _kind_of(found is not None, was_attached, cached) if token else None
+    kept = Resume.TAKEN_OVER if was_attached else Resume.CACHED if cached else Resume.READ_AGAIN
+    resume = (Resume.UNKNOWN if found is None else kept) if token else None
     return Welcome(live, codecs, ask, resume, opened)
 
 
@@ -108,11 +109,3 @@ def _check(host: Host, caller: Caller, message: pb.Open) -> tuple[Codec, ...]:
     if message.memory_from > len(message.tokens):
         raise ProtocolError(f"memory_from up to {len(message.tokens)}", f"{message.memory_from}")
     return codecs
-
-
-def _kind_of(is_found: bool, was_attached: bool, cached: int) -> Resume:
-    if not is_found:
-        return Resume.UNKNOWN
-    if was_attached:
-        return Resume.TAKEN_OVER
-    return Resume.CACHED if cached else Resume.READ_AGAIN

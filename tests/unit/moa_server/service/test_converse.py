@@ -61,8 +61,6 @@ def test_a_frame_of_too_many_tokens(frame: pb.ClientFrame, kind: type[errors.Moa
     check_lengths(frame, MOST + 1)
 
 
-# ---------------------------------------------------------------- an Open
-
 TEXT = [1, 2, 3]
 NEW_CODEC = cast(pb.Codec, 1000)  # of a client that is newer than this server
 
@@ -112,8 +110,6 @@ async def test_of_the_codecs_offered_those_that_are_known_count_in_the_client_s_
     assert welcome.opened.codec == pb.CODEC_INT4
     assert shake(host).opened.codec == pb.Codec.Value("CODEC_UNSPECIFIED")  # it wants no memory
 
-
-# ---------------------------------------------------------------- ends
 
 OPEN = pb.ClientFrame(open=pb.Open(protocol_version=PROTOCOL_VERSION, identity=IDENTITY, tokens=TEXT))
 
