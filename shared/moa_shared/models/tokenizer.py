@@ -18,30 +18,21 @@ import jinja2
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.files import ModelFiles
 from moa_shared.sandbox import chat_template as sandbox
+from moa_shared.sandbox import tokenizer_json
 from moa_shared.sandbox.child import ChildError, text_child
-from moa_shared.sandbox.tokenizer_json import (
-    DEFAULT,
-    GUARD,
-    WITH_TOOLS,
-    JsonTokenizer,
-    read_bos,
-    read_special,
-    read_templates,
-    read_tokenizer,
-    token_bytes,
-)
+from moa_shared.sandbox.tokenizer_json import token_bytes
 
 
 class Tokenizer:
     """Text to token ids and back, as tokenizer.json describes it; `folder`: of the chat template and of BOS, if any."""
 
-    def __init__(self, described: JsonTokenizer, folder: Path | None = None) -> None:
+    def __init__(self, described: tokenizer_json.JsonTokenizer, folder: Path | None = None) -> None:
         self._described = described
         self._slow = None if described.is_bounded else folder  # whose texts may take for ever: in a child process
-        self._special = read_special(folder) if folder is not None else {}
-        self._bos = read_bos(folder, described, self._special) if folder is not None else None
-        self._chat_templates = read_templates(folder) if folder is not None else {}
-        self.chat_template = self._chat_templates.get(DEFAULT)
+        self._special = tokenizer_json.read_special(folder) if folder is not None else {}
+        self._bos = tokenizer_json.read_bos(folder, described, self._special) if folder is not None else None
+        self._chat_templates = tokenizer_json.read_templates(folder) if folder is not None else {}
+        self.chat_template = self._chat_templates.get(tokenizer_json.DEFAULT)
         self.vocabulary: Mapping[str, int] = described.vocabulary  # all tokens, added ones too, as they are spelled
         self.size = len(self.vocabulary)
         self.special_tokens: Mapping[str, int] = described.special
@@ -49,10 +40,10 @@ class Tokenizer:
 
     def with_tools(self) -> Tokenizer:
         """The same for conversations with tools: for these, a model may have a chat template of its own."""
-        if WITH_TOOLS not in self._chat_templates:
+        if tokenizer_json.WITH_TOOLS not in self._chat_templates:
             return self
         other = copy(self)
-        other.chat_template = self._chat_templates[WITH_TOOLS]
+        other.chat_template = self._chat_templates[tokenizer_json.WITH_TOOLS]
         return other
 
     def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
@@ -80,7 +71,7 @@ class Tokenizer:
             start = place.start()
             spelled = {text[start : start + length] for length in lengths[place[0]]} & tokens
             if any(not any(token in each for each in but) for token in spelled):
-                parts += [text[end : start + 1], GUARD]
+                parts += [text[end : start + 1], tokenizer_json.GUARD]
                 end = start + 1
         return "".join([*parts, text[end:]])
 
@@ -163,7 +154,7 @@ def load_tokenizer(files: ModelFiles) -> Tokenizer:
     """The tokenizer of a target, with its chat template; ModelSourceError: its files cannot be read."""
     folder = files.folder
     try:
-        return Tokenizer(read_tokenizer(folder), folder)
+        return Tokenizer(tokenizer_json.read_tokenizer(folder), folder)
     except (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError) as error:
         raise ModelSourceError(
             f"The tokenizer of {files.target_id} in {folder} cannot be read ({error}).",

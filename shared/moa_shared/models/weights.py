@@ -28,12 +28,7 @@ from moa_shared.models.network.families import FAMILIES
 from moa_shared.models.network.plan import unread_tensors
 from moa_shared.models.storage import tensors
 from moa_shared.models.storage.gguf_header import read_header
-from moa_shared.models.storage.tensors import (
-    EMBEDDINGS,
-    HEAD,
-    Bytes,
-    Floats,
-)
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, Bytes, Floats
 
 _TEXT_PARTS = ("model.language_model.", "language_model.")  # how the names of a text's model begin in a larger one
 MAPPED_BYTES = 16 << 20  # of files that may stay in memory while a model is packed

@@ -33,14 +33,7 @@ from moa_kernels import (
 from moa_shared.models.network.families import FAMILIES, Family
 from moa_shared.models.network.plan import LayerPlan, MixturePlan, plan_of
 from moa_shared.models.network.served import unsupported
-from moa_shared.models.storage.tensors import (
-    EMBEDDINGS,
-    FINAL_NORM,
-    HEAD,
-    LAYER_EMBEDDINGS,
-    LAYER_PROJECTION,
-    LAYER_PROJECTION_NORM,
-)
+from moa_shared.models.storage import tensors
 from moa_shared.programs.progress import Progress, SilentProgress
 
 Rows = npt.NDArray[np.float32]
@@ -209,19 +202,19 @@ class LayerEmbeddings:
     def __init__(self, weights: Weights, make_linear: MakeLinear, layers: int, width: int, eps: float) -> None:
         self._weights, self._width, self._eps = weights, width, eps
         self.kept: Sequence[int] = range(layers)  # whose are given
-        for name in (LAYER_EMBEDDINGS, LAYER_PROJECTION):
-            outputs = weights.shape(name)[1 if name == LAYER_EMBEDDINGS else 0]
+        for name in (tensors.LAYER_EMBEDDINGS, tensors.LAYER_PROJECTION):
+            outputs = weights.shape(name)[1 if name == tensors.LAYER_EMBEDDINGS else 0]
             if outputs != layers * width:
                 raise KernelError(f"{name} has {outputs} numbers for {layers} layers, expected {layers * width}.")
-        self._projection: Linear = make_linear([read_matrix(weights, LAYER_PROJECTION)], None)
-        self._norm = weights.array(LAYER_PROJECTION_NORM)
+        self._projection: Linear = make_linear([read_matrix(weights, tensors.LAYER_PROJECTION)], None)
+        self._norm = weights.array(tensors.LAYER_PROJECTION_NORM)
         if self._norm.shape != (width,):
-            raise KernelError(f"{LAYER_PROJECTION_NORM} has the shape {self._norm.shape}, expected ({width},).")
+            raise KernelError(f"{tensors.LAYER_PROJECTION_NORM} has the shape {self._norm.shape}, expected ({width},).")
 
     def __call__(self, tokens: Sequence[int], entering: Rows) -> Rows:
         """[rows, layers, width] of tokens, and the rows that enter the first layer."""
         size = (len(tokens), -1, self._width)
-        own = self._weights.rows(LAYER_EMBEDDINGS, tokens).reshape(size)[:, list(self.kept)]
+        own = self._weights.rows(tensors.LAYER_EMBEDDINGS, tokens).reshape(size)[:, list(self.kept)]
         projected = self._projection(entering) * np.float32(self._projection.inputs**-0.5)
         projected = projected.reshape(size)[:, list(self.kept)].reshape(-1, self._width)
         normed = norm(projected, self._norm, self._eps).reshape(own.shape)
@@ -265,12 +258,12 @@ class Network:
                 self.stack = Stack(plan.shape, layers, plan.rotaries)
                 width, eps = plan.shape.embedding, plan.shape.eps
                 self._embeddings = LayerEmbeddings(weights, make_linear, count, width, eps) if width else None
-                self._head = make_linear([read_matrix(weights, HEAD)])
+                self._head = make_linear([read_matrix(weights, tensors.HEAD)])
                 task.advance(1)
             except KernelError as error:
                 raise unsupported(error, config) from error
         self._weights = weights
-        self._norm = offset_norm(weights.array(FINAL_NORM), plan.family)
+        self._norm = offset_norm(weights.array(tensors.FINAL_NORM), plan.family)
         self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
 
     def new_cache(self, *, kv: str = F16) -> Cache:
@@ -323,7 +316,7 @@ class Network:
         self, tokens: Sequence[int], segments: Sequence[Segment], state_layers: Sequence[int] = ()
     ) -> tuple[Rows, dict[int, Rows]]:
         """As `forward`, without head: what leaves the last layer, and the states asked for; [rows, hidden size]."""
-        rows = self._weights.rows(EMBEDDINGS, tokens)
+        rows = self._weights.rows(tensors.EMBEDDINGS, tokens)
         if self.plan.embedding_scale != 1:
             rows = rows * np.float32(self.plan.embedding_scale)
         embeddings = None if self._embeddings is None else self._embeddings(tokens, rows)

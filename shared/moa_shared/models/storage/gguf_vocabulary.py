@@ -14,18 +14,8 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.storage.gguf_header import DAMAGED, GgufHeader
 from moa_shared.programs.machine import collector_paused
 from moa_shared.programs.progress import Progress
-from moa_shared.sandbox.tokenizer_json import (
-    BYTE_LEVEL,
-    DEFAULT,
-    GPT_4O,
-    LLAMA_3,
-    QWEN_2,
-    SPACE,
-    TEKKEN,
-    WITH_TOOLS,
-    JsonTokenizer,
-    spell_bytes,
-)
+from moa_shared.sandbox import tokenizer_json
+from moa_shared.sandbox.tokenizer_json import DEFAULT, SPACE, WITH_TOOLS
 
 _NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4  # of `tokenizer.ggml.token_type`
 _SPECIAL = {"bos_token": "bos", "eos_token": "eos", "pad_token": "padding", "unk_token": "unknown"}
@@ -33,10 +23,10 @@ _LLAMA_3 = ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral"
 # What `tokenizer.ggml.pre` may say: the expression by which text is cut. None: GPT-2's own.
 _SPLITS: dict[str | None, str | None] = {
     **dict.fromkeys(("default", "gpt-2", "gpt2", "olmo", "phi-2", "trillion", "granite-docling", None), None),
-    **dict.fromkeys((*_LLAMA_3, "dbrx", "smaug-bpe"), LLAMA_3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo"), QWEN_2),
-    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), GPT_4O),
-    "tekken": TEKKEN,
+    **dict.fromkeys((*_LLAMA_3, "dbrx", "smaug-bpe"), tokenizer_json.LLAMA_3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo"), tokenizer_json.QWEN_2),
+    **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), tokenizer_json.GPT_4O),
+    "tekken": tokenizer_json.TEKKEN,
 }
 # GPT-2's expression after each digit is split off (SmolLM 2, Granite 3, StarCoder).
 _DIGITS_FIRST = ("smollm", "refact", "starcoder", "command-r", "codeshell", "exaone", "minerva-7b")
@@ -56,7 +46,7 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
     named = {key: header.token_id(name) for key, name in _SPECIAL.items()}
     try:
         content = {"version": "1.0", "added_tokens": _added_tokens(header), **_KINDS[kind](header, progress)}
-        described = JsonTokenizer(json.dumps(content, ensure_ascii=False))
+        described = tokenizer_json.JsonTokenizer(json.dumps(content, ensure_ascii=False))
         (folder / "tokenizer.json").write_text(described.text, "utf-8")
         config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # such as a merge of unknown tokens
@@ -137,9 +127,9 @@ def _merges(header: GgufHeader) -> list[tuple[str, str]]:
 
 def _spell(token: str) -> str:
     """A token in the byte alphabet; most are in it already."""
-    if (token.isascii() and token.isprintable() and " " not in token) or set(token) <= BYTE_LEVEL.keys():
+    if (token.isascii() and token.isprintable() and " " not in token) or set(token) <= tokenizer_json.BYTE_LEVEL.keys():
         return token
-    return spell_bytes(token)
+    return tokenizer_json.spell_bytes(token)
 
 
 def _describe_sentencepiece(header: GgufHeader, _: Progress) -> dict[str, Any]:

@@ -306,14 +306,14 @@ def install(write_gguf: GgufWriter, tmp_path: Path, monkeypatch: pytest.MonkeyPa
             folder.mkdir(parents=True)
             info.mkdir()
             (folder / "__init__.py").write_text("raise RuntimeError('must not be imported')")
-            (folder / "tiny.gguf").write_bytes(data[number * len(data) // count : (number + 1) * len(data) // count])
+            (folder / "tiny.gguf.part").write_bytes(
+                data[number * len(data) // count : (number + 1) * len(data) // count]
+            )
             (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-            members.append((name, f"{name}/tiny.gguf"))
+            members.append((name, f"{name}/tiny.gguf.part"))
         monkeypatch.syspath_prepend(site)
         digest = hashlib.sha256(data).hexdigest()
-        if count == 1:
-            return PackagedModel("tiny", members[0][0], "1.0", members[0][1], digest)
-        return PackagedModel("tiny", "tiny", "1.0", "tiny.gguf", digest, tuple(members), "Tiny terms apply")
+        return PackagedModel("tiny", "tiny", "1.0", tuple(members), digest, "Tiny terms apply")
 
     return run
 
@@ -322,17 +322,25 @@ def test_an_installed_file_is_read_where_it_lies(install: Install, cache: Path, 
     model = install(1)
     files = resolve_packaged("tiny", model, cache, SILENT)
     assert files.target_id == "tiny"
-    assert files.weights == (tmp_path / "site" / model.member,)
+    assert files.weights == (tmp_path / "site" / model.members[0][1],)
     assert resolve_packaged("tiny", model, cache, SILENT) == files
 
 
 def test_packages_that_are_not_there_or_not_what_they_were(install: Install, cache: Path) -> None:
     whole, parts = install(1), install(3)
     for model, kind, words in (
-        (replace(whole, package="none"), ModelSourceError, "The some model, tiny, is not installed. Install it with `"),
-        (replace(whole, gguf_sha256="0" * 64), ChecksumError, "TMP/site/tiny1part0/tiny.gguf has the sha256 DIGEST,"),
         (
-            replace(parts, pieces=parts.pieces[::-1]),
+            replace(whole, members=(("none", ""),)),
+            ModelSourceError,
+            "The some model, tiny, is not installed. Install it with `",
+        ),
+        (
+            replace(whole, gguf_sha256="0" * 64),
+            ChecksumError,
+            "TMP/site/tiny1part0/tiny.gguf.part has the sha256 DIGEST,",
+        ),
+        (
+            replace(parts, members=parts.members[::-1]),
             ChecksumError,
             "TMP/site/tiny3part2 has the sha256 DIGEST, expected",
         ),
