@@ -301,7 +301,7 @@ class DrafterFiles:
         entry = root / "served-parts" / f"{files.fingerprint[:32]}-{label}-v{cache.FORMAT}"
         parts: list[tuple[str, Sequence[str]]] = [  # as PRECISIONS has their kinds
             ("embeddings", [EMBEDDINGS]),
-            ("head", [HEAD] if reader.has_own_head and reads_head else []),
+            ("head", [HEAD] if HEAD in reader.names() and reads_head else []),
             (f"layers-{reused}", layer_names(files, reused) if reused else []),
         ]
         made = [

@@ -1,12 +1,10 @@
 """`ModelFiles`: a target on this disk, its two hashes that both ends compare, and what its files say of its use.
 
 The fingerprint covers what enters the mathematics: of a folder of safetensors those keys of the configuration and the
-bytes of the weights, of a GGUF model its identity (gguf_entry.py), from which all else is made. The tokenizer's hash
-covers what decides the ids (vocabulary, merges, added tokens, normaliser, pre-tokeniser), not how a version of the
-tokenizers library spells it, nor the chat template, which is the client's own affair. Both are tried in a child process
-before anything else reads them: a hostile tokenizer.json can take all memory or hours of the process that loads it.
-State: the files that passed, by their hashes, under the cache folder: a later start pays nothing.
-Invariant: equal fingerprints mean equal targets.
+bytes of the weights, of a GGUF model its identity. The tokenizer's hash covers what decides the ids (vocabulary,
+merges, added tokens, normaliser, pre-tokeniser), however the file is spelled. Tokenizer and chat template are tried in
+a child process before anything else reads them: hostile ones can take all memory or hours. State: the files that
+passed, by their hashes, under the cache folder. Invariant: equal fingerprints mean equal targets.
 """
 
 import hashlib

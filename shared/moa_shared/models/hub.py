@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
@@ -31,7 +31,6 @@ TARGET = (
     *("vocab.json", "merges.txt", "special_tokens_map.json", "chat_template*"),
 )
 _USUAL = "Q4_K_M"  # taken where nothing is said, as llama.cpp and ollama do
-_MOST_NAMED = 12
 _LARGER_DISK = "Free some space, or set HF_HOME to a folder on a larger disk."
 _REPOSITORY = "models--"  # how the hub's cache calls the folder of owner/name: models--owner--name
 _MAIN = "main"
@@ -174,11 +173,9 @@ def choose_files(repo: str, names: Iterable[str], wanted: str) -> list[str]:
     if len(models) == 1:
         return found
     named = models or _models(ggufs)
-    more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-    listed = ", ".join(named[:_MOST_NAMED]) + more
     meant = f"{repo}:{wanted}" if wanted else repo
     what = f"{meant} may mean several models:" if found else f"{repo} holds no GGUF file {wanted!r}, only"
-    raise ModelSourceError(f"{what} {listed}.", hint=f"Name one of them, {repo}:{named[0]} for one.")
+    raise ModelSourceError(f"{what} {', '.join(named)}.", hint=f"Name one of them, {repo}:{named[0]} for one.")
 
 
 def _is_meant(name: str, wanted: str) -> bool:
@@ -206,21 +203,16 @@ def hub_snapshots(cache: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _snapshots(repository: Path) -> dict[str, Path]:
-    """The snapshot of each revision that has a name, main first; where none has, the newest one."""
+    """The snapshot of each revision that has a name, main first."""
     refs, commits = repository / "refs", repository / "snapshots"
     found: dict[str, Path] = {}
     for ref in sorted(refs.rglob("*"), key=lambda path: (path != refs / _MAIN, path)):
-        try:
+        with suppress(OSError, ValueError):
             commit = ref.read_text("ascii").strip()
-        except (OSError, ValueError):
-            continue
-        snapshot = commits / commit
-        if commit == Path(commit).name and snapshot.is_dir() and snapshot not in found.values():
-            found[ref.relative_to(refs).as_posix()] = snapshot
-    if found or not commits.is_dir():
-        return found
-    newest = max(commits.iterdir(), key=lambda path: path.stat().st_mtime, default=None)
-    return {} if newest is None else {newest.name: newest}
+            snapshot = commits / commit
+            if commit == Path(commit).name and snapshot.is_dir() and snapshot not in found.values():
+                found[ref.relative_to(refs).as_posix()] = snapshot
+    return found
 
 
 @contextmanager

@@ -31,7 +31,6 @@ def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32, *, 
         for name, place in layer_places(files).items()
     }
     model_class = cast(type[PreTrainedModel], MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
-    bars = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()  # the tensors are in memory: nothing is left to wait for
     try:
         model, report = model_class.from_pretrained(
@@ -46,9 +45,6 @@ def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32, *, 
     except (RuntimeError, ValueError) as error:
         what = f"The weights of {files.target_id} do not fit its config.json ({error})."
         raise ModelSourceError(what, hint="Fetch the model again.") from error
-    finally:
-        if bars:
-            transformers_logging.enable_progress_bar()
     if missing := sorted(report["missing_keys"]):
         what = f"The weights of {files.target_id} lack {len(missing)} tensors, {missing[0]} among them."
         raise ModelSourceError(what, hint="Fetch the model again.")
@@ -56,10 +52,7 @@ def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32, *, 
 
 
 class TensorOnDemand:
-    """A tensor of a file of which a part is to be read, with what transformers asks of safetensors' own kind.
-
-    Each is read whole for as long as its part is taken, so that a process holds little more than its share.
-    """
+    """A tensor of which a part is to be read, as transformers asks it of safetensors; it is whole only meanwhile."""
 
     def __init__(self, reader: WeightReader, name: str, dtype: torch.dtype) -> None:
         self._reader, self._name, self._dtype = reader, name, dtype

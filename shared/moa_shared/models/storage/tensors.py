@@ -2,8 +2,7 @@
 
 A tensor is raw bytes, `uint8 [..., bytes of a row]`; a format says how a row becomes numbers, with the results of the
 `gguf` package and transformers to the last bit. Safetensors are mapped by a reader of our own: the package knows no
-bfloat16 in numpy, and a process would end without a word where a mapped file shrinks. Experts get a matrix or bias each
-by names such as `model.layers.3.mlp.experts.5.gate_proj.weight`, which brings nothing into memory.
+bfloat16 in numpy, and a process would end without a word where a mapped file shrinks.
 Invariant: every tensor that a header names lies within its file and is as long as its shape and type say.
 """
 
@@ -66,9 +65,8 @@ def to_float32(stored: TensorFormat, raw: Bytes) -> Floats:
         return widen_bfloat16(raw.view("<u2"))
     if stored.name not in BLOCKS:
         return _by_gguf(stored, raw)
-    blocks = _in_blocks(stored, raw)
     try:
-        values = QuantisedMatrix(stored.name, blocks.reshape(-1, *blocks.shape[-2:])).dequantised()
+        values = _matrix(stored, raw).dequantised()
     except KernelError as error:
         raise ModelSourceError(str(error), hint="Install the gguf package, or moa with a C compiler.") from error
     return values.reshape(*raw.shape[:-1], values.shape[-1])
@@ -85,16 +83,15 @@ def are_finite(stored: TensorFormat, raw: Bytes) -> bool:
         exponent = 0x7C00 if stored == F16 else 0x7F80  # all ones: infinite, or not a number
         return not bool(((raw.view("<u2") & exponent) == exponent).any())
     if stored.name in BLOCKS:
-        blocks = _in_blocks(stored, raw)
         try:
-            QuantisedMatrix(stored.name, blocks.reshape(-1, *blocks.shape[-2:])).check()
+            _matrix(stored, raw).check()
         except KernelError:
             return False
     return True
 
 
-def _in_blocks(stored: TensorFormat, raw: Bytes) -> Bytes:
-    return raw.reshape(*raw.shape[:-1], raw.shape[-1] // stored.size, stored.size)
+def _matrix(stored: TensorFormat, raw: Bytes) -> QuantisedMatrix:
+    return QuantisedMatrix(stored.name, raw.reshape(-1, raw.shape[-1] // stored.size, stored.size))
 
 
 def _by_gguf(stored: TensorFormat, raw: Bytes) -> Floats:
@@ -111,7 +108,6 @@ def _by_gguf(stored: TensorFormat, raw: Bytes) -> Floats:
 
 
 _METADATA = "__metadata__"
-_MOST_HEADER = 100_000_000  # bytes; the format's own bound
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _CODES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int8": "I8", "int32": "I32", "uint16": "BF16"}
 _UNREADABLE = (
@@ -198,7 +194,7 @@ def write_tensors(
 
 def _split(data: Bytes) -> tuple[dict[str, Any], Bytes]:
     length = int.from_bytes(data[:8].tobytes(), "little")
-    if len(data) < 8 or length > min(len(data) - 8, _MOST_HEADER):
+    if len(data) < 8 or length > min(len(data) - 8, 100_000_000):
         raise ValueError(f"a header of {length} bytes in a file of {len(data)}")
     header: dict[str, Any] = parse_json(data[8 : 8 + length].tobytes())
     return header, data[8 + length :]

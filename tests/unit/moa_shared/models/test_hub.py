@@ -153,11 +153,6 @@ def test_what_is_not_there_or_not_clear() -> None:
     for names, wanted, message in (
         (GGUF, "Q5_K_M", "o/A holds no GGUF file 'Q5_K_M', only A-IQ4_XS.gguf, A-Q4_K_M.gguf,"),
         (["A-Q8_0.gguf", "B-Q8_0.gguf"], "", "o/A may mean several models: A-Q8_0.gguf, B-Q8_0.gguf"),
-        (
-            [f"A{number:02}-Q8_0.gguf" for number in range(20)],
-            "Q8_0",
-            "o/A:Q8_0 may mean several models: A00-Q8_0.gguf, A01-Q8_0.gguf,",
-        ),
         (["README.md"], "", "o/A holds neither GGUF files nor safetensors"),
         (PLAIN, "Q4_K_M", "o/A holds no GGUF files"),
     ):

@@ -128,7 +128,6 @@ def test_the_hubs_cache(places: dict[str, Path], write_gguf: GgufWriter, tmp_pat
     (places["hub"] / "models--owner--E" / "refs" / "main").write_text("../../somewhere")
     assert names(places) == snapshot(
         [
-            "gpt2@c0:Q8_0 (hub) C-Q8_0.gguf",
             "owner/A-GGUF:Q4_K_M (hub) A-Q4_K_M.gguf",
             "owner/A-GGUF:Q8_0 (hub) A-Q8_0.gguf",
             "owner/A-GGUF:a.gguf (hub) a.gguf",
