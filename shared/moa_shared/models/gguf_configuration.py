@@ -1,10 +1,8 @@
 """What a GGUF file says in transformers' words: names of tensors, config.json and generation_config.json.
 
-Pure, over a header and the rows of families.py. llama.cpp's converter pairs the rows of some families' query and key
-projections for its own rotary positions: within a head, row 2i is transformers' row i and row 2i + 1 its row
-i + head_dim / 2. It also adds 1 to the weights of Gemma's norms. Many files name one end of text only, or the wrong
-one: llama.cpp also ends an answer at tokens that are spelled as the ends of known families, and so does this.
-Invariant: what is not understood is refused.
+Pure, over a header and the rows of families.py. Many files name one end of text only, or the wrong one: llama.cpp also
+ends an answer at tokens that are spelled as the ends of known families, and so does this. Invariant: what is not
+understood is refused.
 """
 
 import re

@@ -39,7 +39,6 @@ def is_gguf(path: Path) -> bool:
 
 
 def model_name(path: Path) -> str:
-    """What a model is called by its file: the name without suffix and number of the part."""
     part = _PART.fullmatch(path.name)
     return path.stem if part is None else part["stem"]
 
@@ -65,7 +64,6 @@ def file_type(header: GgufHeader) -> str:
 
 
 def find_parts(path: Path) -> tuple[Path, ...]:
-    """All files of the model that `path` is a file of, in order; a whole model is one file."""
     part = _PART.fullmatch(path.name)
     if part is None or not 0 < int(part["number"]) <= int(part["count"]):
         return (path,)
@@ -119,7 +117,7 @@ def is_ready(entry: Path) -> bool:
 
 
 def adopt_gguf(path: Path, root: Path, progress: Progress, *, target_id: str) -> ModelFiles:
-    """The model that `path` is a file of, by the name `target_id`, with its entry, made now or before."""
+    """The model that `path` is a file of, with its entry, made now or before."""
     if not path.is_file():
         raise NotFoundError(f"There is no file {path}.")
     paths = find_parts(path)

@@ -37,10 +37,9 @@ _MAIN = "main"
 
 
 def fetch_from_hub(spec: str, progress: Progress, patterns: Sequence[str]) -> Path:
-    """The local snapshot of `owner/name` or `owner/name@revision`, with the files whose names are of some patterns.
+    """The local snapshot of `owner/name[@revision]`, with the files whose names are of some patterns.
 
-    ModelSourceError: no such model, no permission, or the hub cannot be reached; it says which. ChecksumError: a file
-    came differently than the hub describes it. DiskFullError: the hub's cache ran out of room.
+    ModelSourceError, ChecksumError, DiskFullError: it is not there, not what the hub says, or too large.
     """
     repo_id, _, revision = spec.partition("@")
     unreachable = f"There is no folder {repo_id}, and the hub could not be reached for it"
@@ -89,10 +88,7 @@ def pulled(model: HubModel) -> Path | None:
 
 
 def pull(model: HubModel, progress: Progress) -> Path:
-    """Fetch what is not there yet; the GGUF file (the first of several), or the folder of safetensors.
-
-    Raises as `fetch_from_hub` and `choose_files`.
-    """
+    """Fetch what is not there yet; the GGUF file (the first of several), or the folder of safetensors."""
     repo_id, revision = model.repo_id, model.revision
     offline = "Check the network, or HF_ENDPOINT if you use a mirror; whole files that were fetched are kept."
     with _hub_errors(repo_id, revision, f"The hub could not be reached for {repo_id}", offline):
@@ -155,8 +151,7 @@ def _counter(task: Task) -> Any:
 def choose_files(repo: str, names: Iterable[str], wanted: str) -> list[str]:
     """The files of one model of a repository; ModelSourceError: none is meant, or several are.
 
-    `wanted`: how the model is stored or a file's name, whatever the case; "": the safetensors, else the only GGUF
-    model, else the one in Q4_K_M.
+    `wanted`: how it is stored or a file's name, in any case; "": safetensors, else the only GGUF model, else Q4_K_M.
     """
     files = sorted(names)
     if not wanted and any(name.endswith(".safetensors") for name in files):
@@ -203,7 +198,6 @@ def hub_snapshots(cache: Path) -> Iterator[tuple[str, Path]]:
 
 
 def _snapshots(repository: Path) -> dict[str, Path]:
-    """The snapshot of each revision that has a name, main first."""
     refs, commits = repository / "refs", repository / "snapshots"
     found: dict[str, Path] = {}
     for ref in sorted(refs.rglob("*"), key=lambda path: (path != refs / _MAIN, path)):

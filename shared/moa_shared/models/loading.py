@@ -22,8 +22,7 @@ def load_config(files: ModelFiles) -> PreTrainedConfig:
 def load_target_model(files: ModelFiles, dtype: torch.dtype = torch.float32, *, shares: int = 1) -> PreTrainedModel:
     """The target, in evaluation mode and without gradients.
 
-    `shares`: processes that share it by transformers' tensor-parallel plan, each on its accelerator; they have met
-    (`torch.distributed`), and all call this.
+    `shares`: processes that share it by transformers' tensor-parallel plan, which have met (`torch.distributed`).
     """
     config, reader = load_config(files), WeightReader(files)
     state = {

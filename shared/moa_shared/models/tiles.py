@@ -55,8 +55,7 @@ WritePiece = Callable[[int, Bytes], object]  # at which byte of all tiles, and w
 def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] | None = None) -> list[Place]:
     """Places for all matrices that the kernels compute with, or for those in `only`, one after the other.
 
-    `floats`: what weights in floats become: Q8_0, or Q4_1. The head becomes Q8_0, and so do weights in formats that
-    only the gguf package reads.
+    `floats`: what weights in floats become: Q8_0, or Q4_1; the head, and formats of the gguf package alone, are Q8_0.
     """
     places, at, names = list[Place](), 0, reader.names()
     head, by_rows = (tensors.HEAD, tensors.EMBEDDINGS) if tensors.HEAD in names else (tensors.EMBEDDINGS, "")
@@ -159,11 +158,8 @@ def tiles_in_memory(files: ModelFiles, progress: Progress, floats: str = Q8_0) -
 def map_tiles(files: ModelFiles, root: Path, progress: Progress, floats: str = Q8_0) -> dict[str, Tiles]:
     """The tiles of all matrices, mapped; made first where there is no such file yet, or the model's have changed.
 
-    The pages that every forward needs are read now, in order, rather than one by one in the first. Those of experts are
-    left alone: rows choose a few, and a model may be larger than the memory.
-
-    DiskFullError, ConfigError, OSError: the file cannot be written. ModelSourceError, KernelError: weights that cannot
-    be read, or that the kernels do not take.
+    The pages that every forward needs are read now, in order. Those of experts are left alone: rows choose a few, and a
+    model may be larger than the memory. DiskFullError, ConfigError, OSError: the file cannot be written.
     """
     found = _read_or_make(files, root, progress, floats=floats)
     needed = [each for name, each in found.items() if not tensors.is_of_expert(name)]

@@ -1,7 +1,7 @@
 """The target's tokenizer and chat template, over tokenizer.json and jinja2.
 
-Gives the ids and texts that transformers gives for the same tokenizer.json. A file may come from a server: its template
-is rendered, and text is encoded by steps that are not known to be quick, in a child process with limits.
+Ids and texts are transformers'. A file may come from a server: its template is rendered, and text is encoded by steps
+that are not known to be quick, in a child process with limits.
 """
 
 from __future__ import annotations
@@ -62,8 +62,7 @@ class Tokenizer:
     def as_letters(self, text: str, but: Sequence[str] = ()) -> str:
         """A text of others for a prompt: encoded as `is_guarded`, it has no special tokens, whatever it spells.
 
-        Nor has it other added tokens that the chat template writes, with which tools and reasoning are marked; `but`:
-        texts whose tokens it may have.
+        Nor has it other added tokens that the chat template writes; `but`: texts whose tokens it may have.
         """
         begins, lengths, tokens = self._controls
         parts, end = [], 0

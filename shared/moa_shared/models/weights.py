@@ -1,8 +1,7 @@
 """`WeightReader`: the tensors of a target by their Hugging Face names, whatever kind of file they are in.
 
-Reads GGUF files, safetensors (float32, float16, bfloat16) and the parts that devices fetch. Files are mapped: opening
-costs milliseconds, and only what is asked for is read. Needs numpy only. Invariant: no number that is given out is
-infinite or not a number.
+Reads GGUF files, safetensors (float32, float16, bfloat16) and the parts that devices fetch. Files are mapped, and only
+what is asked for is read. Invariant: no number that is given out is infinite or not a number.
 """
 
 from __future__ import annotations
@@ -85,9 +84,6 @@ class WeightReader:
     def names(self) -> list[str]:
         """The tensors that are stored; a tied head is not among them."""
         return list(self._tensors)
-
-    def __contains__(self, name: str) -> bool:
-        return self._alias(name) in self._tensors
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._find(name).shape
@@ -194,7 +190,7 @@ def paired_heads(name: str, config: Mapping[str, Any]) -> int:
 
 
 def unpair_rows(rows: npt.NDArray[Any], heads: int) -> npt.NDArray[Any]:
-    """[outputs, ...] with paired rows -> the same in transformers' order, a copy."""
+    """[outputs, ...] from paired rows, 2i and 2i + 1 of transformers' i and i + head_dim / 2, to its order; a copy."""
     paired = rows.reshape(heads, -1, 2, *rows.shape[1:])
     return np.ascontiguousarray(paired.swapaxes(1, 2)).reshape(rows.shape)
 

@@ -1,9 +1,8 @@
 """The families of models that are served, a row each: what they compute, on which levels, and what GGUF calls them.
 
 Sizes and factors are in a model's own config.json, and names of tensors are transformers'. Sources of what is said of
-GGUF: llama.cpp's converter and `src/models`; which layers see a window is often in its code only. Pure.
-Invariant: a family that is described is computed as transformers computes it in float32, from whichever file; a test
-holds each of them to that.
+GGUF: llama.cpp's converter and `src/models`. Invariant: a family that is described is computed as transformers computes
+it in float32, from whichever file; a test holds each of them to that.
 """
 
 from collections.abc import Callable, Mapping

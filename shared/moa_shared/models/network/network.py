@@ -68,10 +68,8 @@ def read_layer(
 ) -> Layer:
     """One decoder layer, with biases (Qwen2) and norms of queries and keys (Qwen3) where it has them.
 
-    Args:
-        reads_memory: keys and values come from elsewhere: only queries are projected.
-        input_norm: false: the layer has none before attention (EAGLE's).
-        plan: None: it sees all positions, and is turned by the stack's first angles.
+    `reads_memory`: keys and values come from elsewhere: only queries are projected. `input_norm`: false: the layer has
+    none before attention (EAGLE's). `plan`: None: it sees all positions, and is turned by the stack's first angles.
     """
     plan = plan or LayerPlan()
     parts = _Parts(weights, prefix, make_linear, family, frozenset(weights.names()))

@@ -28,7 +28,6 @@ class LayerSizes:
 
 
 def with_defaults(config: Config, family: Family) -> dict[str, Any]:
-    """A config.json with what its family lets it leave out."""
     return {**family.defaults, **{key: value for key, value in config.items() if value is not None}}
 
 

@@ -1,8 +1,7 @@
 """Whether a model is served, and on which levels: one answer for lists, plans, examinations and the start of a server.
 
 Pure over the raw `config.json`, but for whether torch is installed. Invariant: what is refused here is refused before
-anything is loaded, and what passes is computed exactly, and fails later only for what its weights hold; what would be
-computed wrongly (position scaling that depends on how long the text became, say) is refused.
+anything is loaded, and what passes is computed exactly, and fails later only for what its weights hold.
 """
 
 import math

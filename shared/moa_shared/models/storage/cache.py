@@ -183,7 +183,6 @@ def remembered_hash(path: Path, root: Path, progress: Progress | None = None) ->
 
 
 def canonical_json(value: object) -> bytes:
-    """JSON with one spelling for one value, for hashing."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True).encode()
     except RecursionError:

@@ -1,8 +1,8 @@
 """What GGUF files say of each family besides sizes, by transformers' keys of config.json; the rows are in families.py.
 
-Rotary parameters of all families come first: keys of the metadata, and factors that are tensors. Pure over the header,
-but for these. Sources: llama.cpp's converter, `src/models` and `llama_model::get_rope_factors`. Invariant: the keys and
-values are those that transformers gives the same model; what they cannot say, or is not understood, is refused.
+Rotary parameters come first. Pure over the header, but for factors that are tensors. Sources: llama.cpp's converter,
+`src/models` and `llama_model::get_rope_factors`. Invariant: keys and values are those that transformers
+gives the same model; what they cannot say, or is not understood, is refused.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 Vocabularies are byte-level BPE, Gemma 4's, or SentencePiece (`tokenizer.ggml.model` = llama): there llama.cpp joins by
 score, as byte pairs do whose merges are all ways to make each token in the order of scores. Invariant: ids are those of
-llama.cpp; text is cut before BPE as the header says, and a dialect that is not known here is reported.
+llama.cpp, but in a dialect that is not known here, which is said.
 """
 
 import json

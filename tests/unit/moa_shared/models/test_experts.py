@@ -1,6 +1,5 @@
 """Experts from safetensors: apart, fused, and as gpt-oss has them, in floats and in MXFP4; and in files of tiles."""
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -90,22 +89,6 @@ def test_experts_of_gpt_oss_keep_their_codes_in_mxfp4(tmp_path: Path, cache: Pat
             assert reader.stored_bytes(name) == blocks.raw.nbytes
             np.testing.assert_array_equal(blocks.dequantised(), tensor)
     np.testing.assert_allclose(logits_of(files, plain=True), of_transformers(model), rtol=0, atol=3e-3)
-
-
-@needs_kernels
-def test_blocks_and_scales_may_be_in_different_files(tmp_path: Path, cache: Path) -> None:
-    folder = in_mxfp4(tmp_path / "tiny", tiny_mixture("gpt-oss"))
-    expected = logits_of(resolve(str(folder), cache))
-    whole = folder / "model.safetensors"
-    tensors = load_file(whole)
-    index: dict[str, str] = {}
-    for number, is_there in enumerate((False, True)):
-        part = {name: tensor for name, tensor in tensors.items() if name.endswith("_scales") == is_there}
-        save_file(part, folder / f"model-{number}.safetensors")
-        index |= dict.fromkeys(part, f"model-{number}.safetensors")
-    whole.unlink()
-    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
-    assert logits_of(resolve(str(folder), cache)).tobytes() == expected.tobytes()
 
 
 @needs_kernels

@@ -9,29 +9,11 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models.gguf_configuration import make_config, special_ids
 from moa_shared.models.storage.gguf_header import GgufHeader, read_header
 from moa_shared.models.weights import unpair_rows
-from transformers import AutoConfig
 
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 
 pytestmark = pytest.mark.torch
-
-OF_THE_FILE = {"head_dim": 8}  # transformers' reader takes the family's usual one
-
-
-@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
-@pytest.mark.parametrize("untied", [False, True])
-def test_the_configuration_is_that_of_transformers(write_gguf: GgufWriter, family: str, untied: bool) -> None:
-    path = write_gguf(architecture=family, untied=untied)
-    expected = AutoConfig.from_pretrained(path.parent, gguf_file=path.name).to_dict() | OF_THE_FILE
-    config = make_config(read_header(path))
-    assert config["rms_norm_eps"] == 1e-5  # of the float32 9.9999997e-06
-    expected |= {"rms_norm_eps": config["rms_norm_eps"], "eos_token_id": [2, 0]}  # <|endoftext|> is one in llama.cpp
-    own = {"architectures", "dtype"} | ({"attention_bias", "mlp_bias"} - expected.keys())
-    assert {key: value for key, value in config.items() if key not in own} == {
-        key: expected[key] for key in config if key not in own
-    }
-    assert config["tie_word_embeddings"] is not untied
 
 
 @pytest.mark.parametrize(

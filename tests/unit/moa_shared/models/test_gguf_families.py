@@ -28,6 +28,7 @@ pytestmark = pytest.mark.torch
 
 MIXTURES = [MIXTURE + each for each in ("qwen 3", "mixtral", "olmoe", "olmoe with clips", "gpt-oss", "gemma 4")]
 GATES, GEMMA = "blk.1.ffn_gate_exps.weight", "gemma 4 with embeddings by layer"
+ALIKE = [each for each in GGUF_FAMILIES if not each.startswith(("llama 3", "mistral", "phi", "gemma 4"))]
 QWEN, OSS = MIXTURE + "qwen 3", MIXTURE + "gpt-oss"
 
 
@@ -84,7 +85,7 @@ def test_experts_in_all_formats_are_read_and_packed(kind: str, tmp_path: Path) -
     assert logits_of(files, WeightReader(files).with_tiles(tiles)).tobytes() == logits_of(files).tobytes()
 
 
-@pytest.mark.parametrize("family", MIXTURES)
+@pytest.mark.parametrize("family", [*ALIKE, *MIXTURES])
 def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> None:
     model = model_of(family)
     config, theirs = make_config(read_header(write_family_gguf(model, tmp_path / "tiny.gguf"))), model.config.to_dict()

@@ -82,7 +82,6 @@ def test_biases_of_a_llama_are_unpaired_like_their_rows(write_gguf: GgufWriter, 
 def test_a_tied_head_is_the_embeddings(write_gguf: GgufWriter, cache: Path) -> None:
     reader = WeightReader(resolve(str(write_gguf()), cache))
     assert HEAD not in reader.names()
-    assert HEAD in reader
     assert np.array_equal(reader.array(HEAD), reader.array(EMBEDDINGS))
     blocks = reader.blocks(HEAD)
     assert blocks is not None
@@ -116,18 +115,14 @@ def test_tensors_of_another_kind(model_folder: Path, cache: Path, name: str, ten
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("poison", [float("nan"), float("-inf")])
-def test_numbers_that_are_not_finite_are_refused(
-    model_folder: Path, cache: Path, dtype: torch.dtype, poison: float
-) -> None:
+def test_numbers_that_are_not_finite_are_refused(model_folder: Path, cache: Path, dtype: torch.dtype) -> None:
     weights = load_file(model_folder / "model.safetensors")[QUERIES].to(dtype)
-    weights[3, 4] = poison
+    weights[3, 4] = float("-inf")
     rewrite(model_folder, **{QUERIES: weights})
     reader = WeightReader(resolve(str(model_folder), cache))
-    with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers"):
-        reader.array(QUERIES)
-    with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers"):
-        reader.rows(QUERIES, [3])
+    for read in (reader.array, lambda name: reader.rows(name, [3])):
+        with says(ModelSourceError, "The tensor model.layers.1.self_attn.q_proj.weight of tiny-llama holds numbers"):
+            read(QUERIES)
     assert reader.rows(QUERIES, [4]).shape == (1, 32)
 
 
@@ -158,8 +153,7 @@ from pathlib import Path
 import numpy as np
 from moa_kernels import Linear
 from moa_shared.models import WeightReader, resolve
-from moa_shared.models.tiles import map_tiles
-from moa_shared.models.tiles import tile_file
+from moa_shared.models.tiles import map_tiles, tile_file
 from moa_shared.programs.progress import SilentProgress
 model, cache = Path(sys.argv[1]), Path(sys.argv[2])
 files = resolve(str(model), cache)
