@@ -7,11 +7,17 @@ the port silent.
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from ipaddress import ip_address
+from socketserver import TCPServer
+from typing import Any
+from urllib.parse import urlsplit
+from wsgiref.simple_server import WSGIRequestHandler
 from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moa.v1 import moa_pb2 as pb
@@ -25,9 +31,9 @@ from prometheus_client import (
     ProcessCollector,
     disable_created_metrics,
     make_wsgi_app,
-    start_http_server,
 )
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import ThreadingWSGIServer
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -197,6 +203,75 @@ def read_host(host: Host, tls: TlsListener | None) -> Readings:
     return {**{name: {"": value} for name, value in plain.items()}, **labelled}
 
 
+MOST_CONNECTIONS = 8  # a scraper, a few probes, a curious operator
+SILENT_SECONDS = 5.0  # half of Prometheus' own patience
+PRIVATE_ENDINGS = (".localhost", ".local", ".internal", ".svc", ".home.arpa")  # reserved, or of Kubernetes
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = SILENT_SECONDS
+
+    def log_message(self, *_: object) -> None:
+        """Nobody's log needs a line for each scrape."""
+
+
+class _Port(ThreadingWSGIServer):
+    """prometheus_client's server. State: the open connections, oldest first; one too many ends the oldest."""
+
+    request_queue_size = 16
+
+    def __init__(self, host: str, port: int, page: WSGIApplication) -> None:
+        self._held: dict[Any, None] = {}
+        self._lock = threading.Lock()
+        try:
+            found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+            self.address_family = found[0][0]
+            super().__init__((found[0][4][0], port), _Handler)  # type: ignore[arg-type]  # an address, as text
+        except OSError:
+            raise cannot_listen(host, port, METRICS_OPTIONS) from None
+        self.set_app(page)
+        threading.Thread(target=self.serve_forever, name="metrics", daemon=True).start()
+
+    def server_bind(self) -> None:
+        TCPServer.server_bind(self)  # without the look-up of the host's full name, which can take long
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._held) >= MOST_CONNECTIONS:
+                oldest = next(iter(self._held))
+                del self._held[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)  # its thread closes it
+            self._held[request] = None
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:
+        with self._lock:
+            self._held.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A connection has broken, or was ended."""
+
+
+def names_this_machine(header: str, names: Collection[str]) -> bool:
+    """Whether a header Host is an address, one of `names`, or a name that nobody can register.
+
+    A site in a browser reaches a port by pointing a name of its own at it (DNS rebinding), which is then in Host.
+    Prometheus and probes use addresses, and the names of a container network or a cluster.
+    """
+    try:
+        name = urlsplit(f"//{header.strip()}").hostname or ""
+    except ValueError:
+        return False
+    with contextlib.suppress(ValueError):
+        ip_address(name.partition("%")[0])
+        return True
+    return "." not in name or name.endswith(PRIVATE_ENDINGS) or name in names
+
+
 BEAT_SECONDS = 0.1
 LOOK_SECONDS = 0.5  # to wait for the event loop, before the look before is taken again
 HEALTH = {"/startupz": "started", "/livez": "alive", "/readyz": "ready"}
@@ -220,11 +295,8 @@ class Observing(Collector):
         ready.set_function(lambda: not self._troubles()["/readyz"])
         self.registry.register(self)
         self._metrics_page: WSGIApplication = make_wsgi_app(self.registry)
-        try:
-            self._server, _ = start_http_server(port, host or "0.0.0.0", self.registry)
-        except OSError:
-            raise cannot_listen(host, port, METRICS_OPTIONS) from None
-        self._server.set_app(self._page)
+        self.names = {host.lower(), socket.gethostname().lower()}  # that a request may call this machine
+        self._server = _Port(host, port, self._page)
 
     @property
     def port(self) -> int:
@@ -287,12 +359,15 @@ class Observing(Collector):
             yield family
 
     def _page(self, environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
-        path = environ["PATH_INFO"]
+        path, text = environ["PATH_INFO"], [("Content-Type", "text/plain; charset=utf-8")]
+        if not names_this_machine(environ.get("HTTP_HOST", ""), self.names):
+            start_response("403 Forbidden", text)
+            return [b"The header Host is no name of this machine: use its address.\n"]
         if path not in HEALTH:
             return self._metrics_page(environ, start_response)
         trouble = self._troubles()[path]
         status = "503 Service Unavailable" if trouble else "200 OK"
-        start_response(status, [("Content-Type", "text/plain; charset=utf-8")])
+        start_response(status, text)
         return [f"{trouble or HEALTH[path]}\n".encode()]
 
     def _look(self) -> Readings:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from moa_shared.errors import MoaError
+from moa_shared.programs.addresses import host_of
 from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.entry import write_output
@@ -90,6 +91,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
             from moa_server.observing import Observing
 
             observing = Observing(metrics, settings.metrics_host, settings.metrics_port, settings.hang_seconds)
+            observing.names.add(host_of(settings.advertise).lower())
         host = load_host(settings, progress, load, metrics)
         log.info("settings", config=str(config_file or "none"), keys_file=str(settings.keys_file or "none"))
         target = host.services.served.identity.target_id

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
-from moa_server.observing import GAUGES, Metrics, Observing
+from moa_server.observing import GAUGES, MOST_CONNECTIONS, Metrics, Observing, _Handler
 from moa_server.service.host import Host
 from moa_shared.errors import ConfigError
 
@@ -29,9 +31,10 @@ def observing() -> Iterator[Observing]:
     observing.stop()
 
 
-def page(observing: Observing, path: str) -> tuple[int, str]:
+def page(observing: Observing, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+    request = Request(f"http://127.0.0.1:{observing.port}{path}", headers=headers or {})
     try:
-        with urlopen(f"http://127.0.0.1:{observing.port}{path}", timeout=60) as answer:
+        with urlopen(request, timeout=60) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as refused:
         with refused:
@@ -89,6 +92,35 @@ def test_before_there_is_a_server_there_are_zeros(observing: Observing) -> None:
     assert {"moa_ready 0.0", "moa_tokens_written_total 0.0"} <= set(lines)
     assert any(line.startswith("process_cpu_seconds_total ") for line in lines)
     assert not any(line.startswith("moa_kv_budget_bytes ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("status", "host"),
+    [
+        *((403, host) for host in ("evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[bad")),
+        *((200, host) for host in ("10.1.2.3:9464", "[fd00::1]:9464", "localhost:9464", "GPU1.example.com:9464", "")),
+        (200, "server:9464"),  # of a compose file
+        (200, "moa-metrics.default.svc.cluster.local"),
+    ],
+)
+def test_a_site_that_points_its_name_here_reads_nothing(observing: Observing, status: int, host: str) -> None:
+    observing.names.add("gpu1.example.com")
+    for path in ("/livez", "/metrics"):
+        assert page(observing, path, {"Host": host})[0] == status
+
+
+def test_callers_that_say_nothing_keep_nobody_out_and_are_ended(
+    observing: Observing, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        address = "127.0.0.1", observing.port
+        held = [stack.enter_context(socket.create_connection(address, 60)) for _ in range(2 * MOST_CONNECTIONS)]
+        assert page(observing, "/livez") == (200, "alive\n")
+        assert held[0].recv(1) == b""  # the oldest gave way
+    monkeypatch.setattr(_Handler, "timeout", 0.05)
+    with socket.create_connection(address, timeout=60) as connection:
+        connection.sendall(b"GET /livez")
+        assert connection.recv(1) == b""
 
 
 def test_a_port_in_use_is_refused_in_words(observing: Observing) -> None:
