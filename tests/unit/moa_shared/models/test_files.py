@@ -75,9 +75,7 @@ def test_shards_are_found_by_the_index(model_folder: Path, cache: Path) -> None:
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    "index", ["{", "[" * 100_000, "[]", '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/passwd"}}']
-)
+@pytest.mark.parametrize("index", ["[" * 100_000, '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/passwd"}}'])
 def test_an_index_that_makes_no_sense(model_folder: Path, cache: Path, index: str) -> None:
     shard(model_folder)
     (model_folder / "model.safetensors.index.json").write_text(index)

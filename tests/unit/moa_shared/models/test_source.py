@@ -216,35 +216,26 @@ def test_what_is_not_served_says_why(write_gguf: GgufWriter, cache: Path, tmp_pa
 def test_folders(model_folder: Path, cache: Path) -> None:
     found = look(model_folder)
     assert (found.stored, found.family, found.refusal) == ("F32", "llama", None)
-    config = json.loads((model_folder / "config.json").read_text())
-
-    def with_config(**changes: object) -> str:
-        (model_folder / "config.json").write_text(json.dumps(config | changes))
-        return refusal(model_folder)
-
-    said = [with_config(model_type="bert"), with_config(num_hidden_layers=9)]
-    said += [with_config(rms_norm_eps=None), with_config(rms_norm_eps=[]), with_config(model_type=[])]
-    said += [with_config(model_type="mistral", rms_norm_eps="small")]
-    (model_folder / "config.json").write_text("{")
-    said.append(refusal(model_folder))
-    with_config()
+    path = model_folder / "config.json"
+    config = json.loads(path.read_text())
+    for content, words in (
+        (config | {"model_type": "bert"}, "F32 bert: name is of the model family 'bert', which moa does not serve."),
+        (config | {"model_type": []}, "F32 -: name is of the model family [], which moa does not serve."),
+        (
+            config | {"num_hidden_layers": 9},
+            "The weights of name hold no tensor model.layers.8.self_attn.o_proj.weight.",
+        ),
+        (config | {"rms_norm_eps": None}, "name cannot be computed: The configuration does not set rms_norm_eps."),
+        (config | {"rms_norm_eps": "x"}, "The config.json of name has values that make no sense (could not convert"),
+        (7, "- -: TMP/tiny-llama/config.json cannot be read (no JSON object)."),
+    ):
+        path.write_text(json.dumps(content))
+        assert words in refusal(model_folder)
+    path.write_text(json.dumps(config))
     (model_folder / "tokenizer.json").unlink()
-    said.append(refusal(model_folder))
+    assert refusal(model_folder) == "F32 llama: The folder TMP/tiny-llama holds no tokenizer.json."
     (model_folder / "model.safetensors").write_bytes(b"x")
-    said.append(refusal(model_folder))
-    assert said == snapshot(
-        [
-            "F32 bert: name is of the model family 'bert', which moa does not serve.",
-            "F32 llama: The weights of name hold no tensor model.layers.8.self_attn.o_proj.weight.",
-            "F32 llama: name cannot be computed: The configuration does not set rms_norm_eps.",
-            "F32 llama: The config.json of name has values that make no sense (float() argument must be a string or a real number, not 'list'), which moa does not compute.",
-            "F32 -: name is of the model family [], which moa does not serve.",
-            "F32 mistral: The config.json of name has values that make no sense (could not convert string to float: 'small'), which moa does not compute.",
-            "- -: TMP/tiny-llama/config.json cannot be read (Expecting property name enclosed in double quotes: line 1 column 2 (char 1)).",
-            "F32 llama: The folder TMP/tiny-llama holds no tokenizer.json.",
-            "- llama: The weights TMP/tiny-llama/model.safetensors cannot be read (a header of 120 bytes in a file of 1).",
-        ]
-    )
+    assert "- llama: The weights TMP/tiny-llama/model.safetensors cannot be read" in refusal(model_folder)
 
 
 def test_mutated_headers_never_end_a_list(write_gguf: GgufWriter, cache: Path) -> None:

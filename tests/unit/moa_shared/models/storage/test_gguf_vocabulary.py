@@ -1,14 +1,11 @@
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import load_tokenizer, resolve
-from moa_shared.models.storage.gguf_header import read_header
-from moa_shared.models.storage.gguf_vocabulary import _SPLITS, write_tokenizer
+from moa_shared.models.storage.gguf_vocabulary import _SPLITS
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.sandbox.tokenizer_json import read_tokenizer
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
@@ -61,10 +58,8 @@ def test_text_is_split_as_the_header_says(write_gguf: GgufWriter, cache: Path) -
     [
         ("smollm", None, False),
         ("smollm", True, True),
-        ("gpt-2", False, False),
         ("llama-bpe", None, True),
         ("llama-bpe", False, False),
-        ("tekken", None, True),
     ],
 )
 def test_a_raw_text_begins_with_bos_where_the_header_says_so(
@@ -88,17 +83,6 @@ def test_an_unknown_dialect_is_said(write_gguf: GgufWriter, cache: Path) -> None
     notes = Notes()
     resolve(str(write_gguf(pre="volapuk")), cache, notes)
     assert ["volapuk" in line for line in notes.lines] == [True]
-
-
-def test_the_tokens_that_a_header_names_are_special_where_it_has_no_types(
-    write_gguf: GgufWriter, tmp_path: Path
-) -> None:
-    header = read_header(write_gguf())
-    metadata = {name: value for name, value in header.metadata.items() if name != "tokenizer.ggml.token_type"}
-    write_tokenizer(replace(header, metadata=metadata), tmp_path, Notes())
-    described = read_tokenizer(tmp_path)
-    assert list(described.special) == SPECIALS
-    assert described.encode("hi<|im_end|>") == [TOKENS.index("hi"), 2]
 
 
 def test_tokens_of_the_user_stay_whole_and_are_no_specials(write_gguf: GgufWriter, cache: Path) -> None:
