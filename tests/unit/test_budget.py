@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 833, 4),
     "kernels": (("kernels",), 2659, 22),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 856, 13),
-    "tests": (("tests",), 56647, 380),
+    "tests": (("tests",), 56568, 377),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

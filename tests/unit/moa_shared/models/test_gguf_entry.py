@@ -1,13 +1,21 @@
-from pathlib import Path
+from __future__ import annotations
 
+import struct
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models import gguf_entry as entry
 from moa_shared.models.files import gguf_fingerprint
+from moa_shared.models.gguf_configuration import make_config, special_ids
 from moa_shared.models.gguf_entry import adopt_gguf, describe_entry, identify, read_parts
 from moa_shared.models.source import DEFAULT_MODEL
-from moa_shared.models.storage.gguf_header import read_header
+from moa_shared.models.storage.gguf_header import GgufHeader, read_header
+from moa_shared.models.weights import unpair_rows
 from moa_shared.programs.progress import SilentProgress
 
 from tests.support.messages import says
@@ -91,3 +99,90 @@ def test_the_default_model_keeps_the_fingerprint_that_its_drafters_are_bound_to(
     default_model_files: ModelFiles,
 ) -> None:
     assert default_model_files.fingerprint == gguf_fingerprint(DEFAULT_MODEL.gguf_sha256)
+
+
+@pytest.mark.parametrize(
+    ("file", "message"),
+    [
+        ({"architecture": "gpt2"}, "TMP/tiny.gguf is of the model family 'gpt2', which moa does not read from"),
+        ({"rotated": 4}, "TMP/tiny.gguf rotates a part of each head, which no llama model that moa"),
+        ({"rope_scaling": "spiral"}, "TMP/tiny.gguf scales its positions by 'spiral', which moa does not read from"),
+        ({"extra": "rope_factors_long.weight"}, "TMP/tiny.gguf lacks rope_factors_short.weight, which moa does not"),
+        ({"lacking": "blk.1.attn_output.weight"}, "TMP/tiny.gguf lacks blk.1.attn_output.weight"),
+        ({"lacking": "token_embd.weight"}, "TMP/tiny.gguf holds no embeddings"),
+        ({"extra": "blk.0.ffn_gate_inp.weight"}, "TMP/tiny.gguf holds blk.0.ffn_gate_inp.weight, which no llama"),
+        ({"extra": "blk.0.ffn_down.0.weight"}, "TMP/tiny.gguf holds blk.0.ffn_down.0.weight, which no llama"),
+        ({"extra": "rope_freqs.weight", "rotated": 6}, "rope_freqs.weight of TMP/tiny.gguf is f32 [4], expected f32"),
+    ],
+)
+def test_files_that_are_refused(write_gguf: GgufWriter, file: dict[str, Any], message: str) -> None:
+    with says(ModelSourceError, message):
+        make_config(read_header(write_gguf(**file)))
+
+
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan")])
+def test_factors_that_are_no_numbers_above_0(write_gguf: GgufWriter, value: float) -> None:
+    path = write_gguf(rope_factors=True)
+    header = read_header(path)
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<f", data, header.tensors["rope_freqs.weight"].offset + 4, value)
+    path.write_bytes(data)
+    with says(ModelSourceError, "rope_freqs.weight of TMP/tiny.gguf holds factors that are no numbers above 0"):
+        make_config(header)
+
+
+@pytest.mark.parametrize("key", ["attention.head_count_kv", "feed_forward_length"])
+def test_a_size_of_each_layer(write_gguf: GgufWriter, key: str) -> None:
+    header = read_header(write_gguf(), arrays=False)
+    size = header.said(key)
+    alike = replace(header, metadata={**header.metadata, f"llama.{key}": [size] * 4})
+    assert make_config(alike) == make_config(header)
+    differ = replace(header, metadata={**header.metadata, f"llama.{key}": [size, 1, size, size]})
+    with pytest.raises(ModelSourceError, match="its layers differ, which moa does not compute of the family 'llama'"):
+        make_config(differ)
+
+
+WORDS = ["<unk>", "<s>", "</s>", "hi"]
+
+
+def header(*tokens: str, **ids: int) -> GgufHeader:
+    keys = {f"tokenizer.ggml.{name}_token_id": value for name, value in ids.items()}
+    return GgufHeader(Path("tiny.gguf"), {"tokenizer.ggml.tokens": [*WORDS, *tokens], **keys}, {})
+
+
+@pytest.mark.parametrize(
+    ("tokens", "ids", "ends"),
+    [
+        ((), {"eos": 2}, 2),
+        ((), {}, 2),  # by its spelling
+        (("<eos>", "<end_of_turn>"), {"eos": 4}, [4, 2, 5]),  # Gemma 2 and 3
+        (("<|end_of_text|>", "<|eot_id|>", "<|eom_id|>"), {"eos": 5}, [5, 2, 4, 6]),  # Llama 3
+        (("<|endoftext|>", "<|end|>", "<|user|>"), {"eos": 4}, [4, 2, 5]),  # Phi-3 and 4
+        (("<|endoftext|>", "<|im_end|>"), {"eos": 5}, [5, 2, 4]),  # Qwen
+        (("stop", "pause"), {"eos": 3, "eot": 4, "eom": 5}, [3, 4, 5, 2]),
+        (("<|end|>", "<|return|>", "<|call|>"), {"eos": 5}, [5, 2, 6]),  # gpt-oss
+        (("<|tool_response>", "<turn|>"), {"eos": 5}, [5, 2, 4]),  # Gemma 4
+    ],
+)
+def test_ends_are_those_of_llama_cpp(tokens: tuple[str, ...], ids: dict[str, int], ends: int | list[int]) -> None:
+    assert special_ids(header(*tokens, **ids))["eos_token_id"] == ends
+
+
+@pytest.mark.parametrize("none", [-1, 2**32 - 1, 2**64 - 1])
+def test_minus_one_is_no_token(none: int) -> None:
+    assert special_ids(header(bos=1, eos=none, padding=none, eot=none)) == {"bos_token_id": 1, "eos_token_id": 2}
+
+
+@pytest.mark.parametrize("value", [-2, 4])
+def test_an_id_that_is_no_token(value: int) -> None:
+    with pytest.raises(ModelSourceError, match=rf"says tokenizer.ggml.eot_token_id = {value}, but has 4 tokens"):
+        special_ids(header(eot=value))
+
+
+def test_rows_are_unpaired_as_llama_cpp_pairs_them() -> None:
+    heads, head_dim = 3, 8
+    rows = np.arange(heads * head_dim * 2).reshape(-1, 2)
+    paired = rows.reshape(heads, 2, head_dim // 2, 2).swapaxes(1, 2).reshape(rows.shape)  # of its converter
+    assert not np.array_equal(paired, rows)
+    assert np.array_equal(unpair_rows(paired, heads), rows)
+    assert np.array_equal(unpair_rows(paired[:, 0], heads), rows[:, 0])

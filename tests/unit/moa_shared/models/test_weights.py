@@ -14,10 +14,11 @@ import torch
 from moa_kernels import QuantisedMatrix, quantised, variant_name
 from moa_server.service.fetch import write_part
 from moa_shared.errors import ModelSourceError
-from moa_shared.models import ModelFiles, WeightReader, resolve
+from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.storage.tensors import EMBEDDINGS, FINAL_NORM, HEAD, write_tensors
 from moa_shared.models.weights import layer_names, layer_places, part_names
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
@@ -234,13 +235,30 @@ def test_parts_in_bfloat16(files_of_parts: ModelFiles, tmp_path: Path) -> None:
     assert all(torch.equal(each, torch.from_numpy(reader.array(name)).bfloat16()) for name, each in stored.items())
 
 
-@pytest.mark.parametrize(
-    "rows", [np.ones((4, 48)), np.full((4, 32), 1e8)], ids=["no groups of 32", "too large for a scale"]
-)
-def test_what_8_bits_do_not_hold_stays_in_bfloat16(
-    files_of_parts: ModelFiles, tmp_path: Path, rows: np.ndarray
-) -> None:
+def test_what_8_bits_do_not_hold_stays_in_bfloat16(files_of_parts: ModelFiles, tmp_path: Path) -> None:
     odd, path = tmp_path / "odd.safetensors", tmp_path / "part.safetensors"
-    write_tensors(odd, {UP: rows.astype(np.float32)})
-    write_part(WeightReader(dataclasses.replace(files_of_parts, weights=(odd,))), [UP], path, "packed")
-    assert load_file(path)[UP].dtype == torch.bfloat16
+    for rows in (np.ones((4, 48)), np.full((4, 32), 1e8)):  # no groups of 32; too large for a scale
+        write_tensors(odd, {UP: rows.astype(np.float32)})
+        write_part(WeightReader(dataclasses.replace(files_of_parts, weights=(odd,))), [UP], path, "packed")
+        assert load_file(path)[UP].dtype == torch.bfloat16
+
+
+def test_the_model_is_transformers_own(files: ModelFiles) -> None:
+    expected = AutoModelForCausalLM.from_pretrained(files.folder, dtype=torch.float32).state_dict()
+    model = load_target_model(files)
+    assert not model.training
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    state = model.state_dict()
+    assert state.keys() == expected.keys()
+    for name, tensor in state.items():
+        assert torch.equal(tensor, expected[name]), name
+
+
+def test_torch_gets_no_weights_that_lack_a_tensor_or_have_another_shape(model_folder: Path, cache: Path) -> None:
+    for change, words in (
+        ({FINAL_NORM: torch.ones(5)}, "The weights of tiny-llama do not fit its config.json"),
+        ({FINAL_NORM: torch.ones(32), UP: None}, f"The weights of tiny-llama lack 1 tensors, {UP}"),
+    ):
+        rewrite(model_folder, **change)
+        with says(ModelSourceError, words):
+            load_target_model(resolve(str(model_folder), cache))

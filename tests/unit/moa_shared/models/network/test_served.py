@@ -1,8 +1,30 @@
-import pytest
-from moa_shared.errors import ModelSourceError
-from moa_shared.models.network.served import check_family
+"""Gemma 4: what its configuration may say, its keys and values in bytes, and the text part of what sees pictures."""
 
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from moa_kernels import Heads
+from moa_kernels.library import library
+from moa_server.verifier.kernel_target import KernelTarget
+from moa_server.verifier.memory_check import SizedTarget
+from moa_shared.errors import ModelSourceError
+from moa_shared.models import WeightReader, resolve
+from moa_shared.models.network.network import Network
+from moa_shared.models.network.plan import cached_heads, kv_width
+from moa_shared.models.network.served import check_family
+from moa_shared.models.storage.tensors import LAYER_EMBEDDINGS
+from moa_shared.models.tiles import plan_places
+from moa_shared.models.weights import part_names
+from safetensors.numpy import load_file, save_file
+
+from tests.support.families import tiny_dense
 from tests.support.messages import says
+from tests.support.tiny_models import SIZES, save_tokenizer
 
 GOOD = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
 
@@ -54,3 +76,95 @@ def test_layers_that_make_no_sense_are_refused(change: dict[str, object], messag
     config = {**GOOD, "model_type": "smollm3", "rms_norm_eps": 1e-5, **change}
     with pytest.raises(ModelSourceError, match=f"The config.json of it has .*{message}.*, which moa does not compute"):
         check_family(config, "it")
+
+
+TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
+SHARING = "gemma 4 with embeddings by layer"
+needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_kv_shared_layers": 5}, "The config.json of tiny has values that make no sense"),
+        ({"num_kv_shared_layers": 6}, "The config.json of tiny has num_kv_shared_layers = 6, which moa does not"),
+        ({"vocab_size_per_layer_input": 96}, "The config.json of tiny has embeddings by layer for 96 of 97 tokens,"),
+        ({"hidden_size_per_layer_input": "x"}, "The config.json of tiny has values that make no sense"),
+        (
+            {"per_layer_config": {"1": {"head_dim": 64, "sliding_window": 3}}},
+            "The config.json of tiny has per_layer_config = {'1': {'head_dim': 64,",
+        ),
+        (
+            {"per_layer_config": {"1": {"head_dim": 64}, "3": {"head_dim": 64}}},
+            "The config.json of tiny has layer 5, which reads keys and values of layer 1,",
+        ),
+        ({"per_layer_config": {"0": {"num_key_value_heads": 3}}}, "The config.json of tiny has 4 query heads over 3"),
+        ({"attn_logit_softcapping": 50.0}, "The config.json of tiny has attn_logit_softcapping = 50.0, which moa"),
+        ({"use_bidirectional_attention": "all"}, "The config.json of tiny has bidirectional attention, which writes"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
+    with says(ModelSourceError, message):
+        check_family(tiny_dense(SHARING).config.to_dict() | changes, "tiny")
+
+
+@pytest.mark.torch
+def test_heads_are_found_in_old_and_new_configurations() -> None:
+    new = tiny_dense("gemma 4").config.to_dict()
+    old = {key: value for key, value in new.items() if key != "per_layer_config"}
+    old |= {"global_head_dim": 64, "num_global_key_value_heads": 1, "layer_types": None, "num_hidden_layers": 6}
+    assert cached_heads(new) == [Heads(2, 32), Heads(1, 64)] * 2
+    assert cached_heads(old) == [Heads(2, 32)] * 5 + [Heads(1, 64)]
+    assert cached_heads(old | {"attention_k_eq_v": False})[-1] == Heads(2, 64)
+    assert kv_width(old | {"attention_k_eq_v": False}) == 256
+
+
+@pytest.mark.torch
+@needs_kernels
+@pytest.mark.parametrize("kv", ["f16", "q8"])
+@pytest.mark.parametrize("family", ["gemma 4", SHARING])
+def test_capacity_counts_the_bytes_that_caches_take(family: str, kv: str, tmp_path: Path) -> None:
+    model = tiny_dense(family)
+    model.save_pretrained(tmp_path / "tiny")
+    save_tokenizer(tmp_path / "tiny")
+    files = resolve(str(tmp_path / "tiny"), tmp_path / "cache")
+    target = KernelTarget(Network(WeightReader(files), files.config), 128, kv=kv)
+    sized = SizedTarget(files.config, "int8", kv=kv)
+    assert sized.new_cache().most_nbytes(100) == target.new_cache().most_nbytes(100)
+    cache = target.new_cache()
+    target.forward(cache, TEXT)
+    own = 3 if family == SHARING else 4  # layers with keys and values of their own
+    assert cache.lsa_input(0, 50).shape == (50, own, kv_width(files.config))
+    assert cache.nbytes == sized.new_cache().most_nbytes(50)
+
+
+@pytest.mark.torch
+@needs_kernels
+def test_the_text_part_of_a_model_that_sees_is_served(tmp_path: Path) -> None:
+    model, folder = tiny_dense(SHARING), tmp_path / "tiny"
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    plain = resolve(str(folder), tmp_path / "cache")
+    expected = KernelTarget(Network(WeightReader(plain), plain.config), 128)
+    text = json.loads((folder / "config.json").read_text("utf-8"))
+    whole = {
+        "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "tie_word_embeddings": True,
+        "eos_token_id": [1, 50], "text_config": text, "vision_config": {"hidden_size": 8},
+    }  # fmt: skip
+    (folder / "config.json").write_text(json.dumps(whole), "utf-8")
+    tensors = load_file(folder / "model.safetensors")
+    renamed = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
+    renamed["model.vision_tower.encoder.layers.0.mlp.up_proj.weight"] = np.zeros((8, 8), np.float32)
+    renamed["model.embed_vision.embedding_projection.weight"] = np.zeros((8, 8), np.float32)
+    renamed["model.language_model.layers.4.self_attn.k_proj.weight"] = np.zeros((64, 64), np.float32)  # read by nobody
+    save_file(renamed, folder / "model.safetensors")
+    files = resolve(str(folder), tmp_path / "cache")
+    reader = WeightReader(files)
+    assert sorted(reader.names()) == sorted(tensors)
+    assert files.config["eos_token_id"] == [1, 50]
+    got = KernelTarget(Network(reader, files.config), 128)
+    ours, theirs = (target.forward(target.new_cache(), TEXT).logits for target in (got, expected))
+    assert ours.tobytes() == theirs.tobytes()
+    assert LAYER_EMBEDDINGS not in {place.name for place in plan_places(reader)}
+    assert LAYER_EMBEDDINGS not in part_names(files)

@@ -32,12 +32,6 @@ from tests.support.messages import says
 Usage = namedtuple("Usage", "total used free")
 
 
-def build_and_fail(entry: Path, error: Exception) -> None:
-    with locked(entry), building(entry, 1_000_000, "one") as part:
-        (part / "a").write_text("half")
-        raise error
-
-
 @pytest.fixture
 def nearly_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(10**12, 10**12 - 60_000_000, 60_000_000))
@@ -66,32 +60,27 @@ def test_too_little_room_says_how_much_and_where(tmp_path: Path, nearly_full: No
     )
 
 
-def test_an_entry_appears_whole(tmp_path: Path) -> None:
-    entry = tmp_path / "models" / "one"
-    with locked(entry), building(entry, 10, "one") as part:
-        (part / "a").write_text("a")
-        assert not entry.exists()
-    assert (entry / "a").read_text() == "a"
-    assert sorted(path.name for path in entry.parent.iterdir()) == ["one", "one.lock"]
-
-
-def test_what_a_killed_process_left_is_cleared_and_an_old_entry_replaced(tmp_path: Path) -> None:
+def test_an_entry_appears_whole_in_place_of_what_was_there(tmp_path: Path) -> None:
     entry = tmp_path / "one"
-    for folder in (entry, tmp_path / "one.part-dead"):
+    for folder in (entry, tmp_path / "one.part-dead"):  # of a process that was killed
         folder.mkdir()
         (folder / "old").write_text("old")
     with locked(entry), building(entry, 10, "one") as part:
         (part / "new").write_text("new")
+        assert not (entry / "new").exists()
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["new", "one", "one.lock"]
 
 
-@pytest.mark.parametrize(
-    "error", [OSError(errno.ENOSPC, "No space left on device"), OSError(errno.EDQUOT, "Disk quota exceeded")]
-)
-def test_a_disk_that_fills_while_writing(tmp_path: Path, error: Exception) -> None:
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+def test_a_disk_that_fills_while_writing(tmp_path: Path, code: int) -> None:
     entry = tmp_path / "one"
-    with says(DiskFullError, "The disk of TMP ran full while writing one; 51.0 MB are needed in all"):
-        build_and_fail(entry, error)
+    with (
+        says(DiskFullError, "The disk of TMP ran full while writing one; 51.0 MB are needed in all"),
+        locked(entry),
+        building(entry, 1_000_000, "one") as part,
+    ):
+        (part / "a").write_text("half")
+        raise OSError(code, "no")
     assert [path.name for path in tmp_path.iterdir()] == ["one.lock"]
 
 
