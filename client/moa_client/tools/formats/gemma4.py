@@ -12,29 +12,29 @@ from typing import ClassVar
 from moa_client.tools.formats.base import Calls, ToolFormat, json_value, named_call
 from moa_client.tools.tool import Tool
 
-OPENING, CLOSING, CALL = "<|tool_call>", "<tool_call|>", "call:"
+GEMMA_CALL, GEMMA_CALL_END, CALL_PREFIX = "<|tool_call>", "<tool_call|>", "call:"
 _TOKEN = re.compile(r'<\|"\|>(.*?)<\|"\|>|"(?:[^"\\]|\\.)*"|(?<=[{,])\s*([^\s:,{}\[\]"<][^:,{}\[\]<]*)(?=:)', re.DOTALL)
 
 
 class Gemma4(ToolFormat):
     """`<|tool_call>call:name{key:<|"|>text<|"|>,other:1}<tool_call|>`."""
 
-    signs: ClassVar = (OPENING,)
-    openings: ClassVar = (OPENING,)
-    follows: ClassVar[str] = CALL[:1]
-    closing: ClassVar = CLOSING
-    head: ClassVar = f"{OPENING}{CALL}%s"
-    tail: ClassVar = CLOSING
+    signs: ClassVar = (GEMMA_CALL,)
+    openings: ClassVar = (GEMMA_CALL,)
+    follows: ClassVar[str] = CALL_PREFIX[:1]
+    closing: ClassVar = GEMMA_CALL_END
+    head: ClassVar = f"{GEMMA_CALL}{CALL_PREFIX}%s"
+    tail: ClassVar = GEMMA_CALL_END
     around: ClassVar = ("", "", "")
     after_text: ClassVar = ""
 
     def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Calls:
-        called, brace, values = text[len(opening) :].removesuffix(CLOSING).strip().partition("{")
+        called, brace, values = text[len(opening) :].removesuffix(GEMMA_CALL_END).strip().partition("{")
         written = _TOKEN.sub(_as_json, brace + values)
         arguments, end = json_value(written)
-        if not called.startswith(CALL) or not CLOSING.startswith(written[end:].strip()):
+        if not called.startswith(CALL_PREFIX) or not GEMMA_CALL_END.startswith(written[end:].strip()):
             raise ValueError("no call, or more than that")
-        return [named_call(called.removeprefix(CALL).strip(), arguments)], len(text)
+        return [named_call(called.removeprefix(CALL_PREFIX).strip(), arguments)], len(text)
 
 
 def _as_json(found: re.Match[str]) -> str:
