@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 from moa_client.tools.answer_reader import AnswerReader, CallPiece, Piece, joined
-from moa_client.tools.formats.base import ToolFormat
+from moa_client.tools.formats import ToolFormat
 from moa_client.tools.tool import Tool, ToolCall
 
 WEATHER = Tool(

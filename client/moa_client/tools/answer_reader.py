@@ -14,11 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import chain, groupby, islice
 
-from moa_client.tools.formats.base import NO_CALLS, ToolFormat
-from moa_client.tools.formats.gemma4 import Gemma4
-from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.json_calls import Hermes, Llama, Mistral, Mistral11
-from moa_client.tools.formats.qwen_xml import QwenXml
+from moa_client.tools.formats import NO_CALLS, Gemma4, Harmony, Hermes, Llama, Mistral, Mistral11, QwenXml, ToolFormat
 from moa_client.tools.thinking import Marks, ReasoningMarks
 from moa_client.tools.tool import Tool
 

@@ -20,7 +20,7 @@ from moa_client.tools.thinking import Thinking
 from moa_client.tools.tool import Tool
 
 if TYPE_CHECKING:
-    from moa_client.tools.formats.base import ToolFormat
+    from moa_client.tools.formats import ToolFormat
 
 # Where tokens are named by id, llguidance 1.9 takes forced ones back wrongly, and drafts are taken back.
 _NOT_FORCED = '%llguidance {"no_forcing": true}'

@@ -14,7 +14,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from moa_client.tools.answer_reader import AnswerReader, find_format, parted
-from moa_client.tools.formats.base import ToolFormat, render_tools
+from moa_client.tools.formats import ToolFormat, render_tools
 from moa_client.tools.template import CALL_MARK, ChatTemplate
 from moa_client.tools.thinking import EFFORTS, effort_arguments, find_thinking
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult, call_id

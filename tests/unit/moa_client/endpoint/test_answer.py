@@ -33,7 +33,7 @@ from moa_client.endpoint.ask import HostModel, Prompt
 from moa_client.endpoint.tokens import ToldTokens
 from moa_client.host.host import Host
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece
-from moa_client.tools.formats.json_calls import Hermes
+from moa_client.tools.formats import Hermes
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import ToolOffer
 from moa_client.tools.turns import TemplateInput

@@ -24,7 +24,7 @@ from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES, parsed_requ
 from moa_client.endpoint.openai import ChatForm
 from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.endpoint.routes import endpoint_routes
-from moa_client.tools.formats.json_calls import Hermes
+from moa_client.tools.formats import Hermes
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import Tool, ToolCall, ToolOffer, ToolResult
 from moa_client.tools.turns import ChatMessage

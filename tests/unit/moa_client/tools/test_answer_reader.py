@@ -22,11 +22,7 @@ from moa_client.tools.answer_reader import (
     held_back,
     split_by,
 )
-from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.formats.gemma4 import Gemma4
-from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.json_calls import Hermes, Llama, Mistral, Mistral11
-from moa_client.tools.formats.qwen_xml import QwenXml
+from moa_client.tools.formats import Gemma4, Harmony, Hermes, Llama, Mistral, Mistral11, QwenXml, ToolFormat
 from moa_client.tools.thinking import THINKINGS, Marks, ReasoningMarks, Thinking, find_thinking, marks_from
 from moa_client.tools.tool import MOST_DEPTH, Tool, ToolCall
 

@@ -13,9 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper, regex_to_lark
 from moa_client.tools.answer_reader import FORMATS, CallPiece, TextPiece
-from moa_client.tools.formats.base import ToolFormat
-from moa_client.tools.formats.harmony import Harmony
-from moa_client.tools.formats.json_calls import Hermes, Mistral11
+from moa_client.tools.formats import Harmony, Hermes, Mistral11, ToolFormat
 from moa_client.tools.grammars import Reasoning, _as_lark, forced_grammar, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import THINKINGS, Thinking
 from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText, try_constraint

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from moa_client.tools.answer_reader import DEFAULT, find_format
-from moa_client.tools.formats.base import render_tools
+from moa_client.tools.formats import render_tools
 from moa_client.tools.template import PIECE, ChatTemplate, prompt_tokens
 from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id
 from moa_client.tools.turns import ChatMessage, ConversationTurns, TemplateInput, template_input

@@ -1,1 +1,0 @@
-"""How families of models write calls: one module a family."""
