@@ -10,8 +10,8 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Provenance
 from moa_client.conversation.options import AnswerOptions
+from moa_client.history.database import KeptResponse
 from moa_client.history.reading import ConversationOrigin
-from moa_client.history.responses import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 

@@ -10,7 +10,7 @@ import random
 from dataclasses import dataclass, field, replace
 
 import pytest
-from moa_client.link.rank import ServerRank
+from moa_client.link.server import ServerRank
 from moa_server.engine.shared_pages import PrefixIndex
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS, PrefixHashes
 

@@ -4,16 +4,20 @@ State: the text, what was read of it, what nobody has taken yet, and for how lon
 parts of a stream add up to the answer.
 """
 
+from __future__ import annotations
+
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.settings import TokenChances
 
-from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update
 from moa_client.conversation.events import (
     AnswerEvent,
     Committed,
@@ -27,10 +31,9 @@ from moa_client.conversation.events import (
     SurfaceEvent,
 )
 from moa_client.endpoint.ask import ChatAsk, Prompt
-from moa_client.endpoint.tokens import ToldTokens
 from moa_client.tools.answer_reader import AnswerSplit, CallPiece, Piece, joined
 from moa_client.tools.tool import call_id
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import RequestError
 
 REASONS = {
     Finish.END_OF_TEXT: "stop",
@@ -276,3 +279,47 @@ def written(fields: Mapping[str, Any]) -> str:
 
 
 Asked = tuple[ChatAsk, Callable[[Answer], Form]]  # what a request asks, and how its answer is sent
+
+
+@dataclass(frozen=True, slots=True)
+class ToldToken:
+    """One token of a text.
+
+    Args:
+        text: what it adds to the text; of the tokens of one character the last one adds it.
+        start: characters of the text before it.
+        chance: the natural logarithm of its probability.
+        likeliest: the likeliest tokens in its place, in UTF-8, with theirs.
+    """
+
+    text: str
+    start: int
+    chance: float
+    likeliest: tuple[tuple[bytes, float], ...]
+
+    @property
+    def end(self) -> int:
+        return self.start + len(self.text)
+
+
+class ToldTokens:
+    """The tokens of one text; `decode`: text of some tokens, as the whole text is made."""
+
+    def __init__(self, tokenizer: Tokenizer, decode: Callable[[Sequence[int]], str]) -> None:
+        self.tokens: list[ToldToken] = []
+        self._tokenizer = tokenizer
+        self._stream = TextStream(decode)
+
+    def take(self, tokens: Sequence[int], chances: Sequence[TokenChances]) -> None:
+        for token, each in zip(tokens, chances, strict=True):
+            likeliest = zip(map(self._tokenizer.token_bytes, each.tokens), each.chances, strict=True)
+            start = self.tokens[-1].end if self.tokens else 0
+            self.tokens.append(ToldToken(self._stream.push((token,)), start, each.chosen, tuple(likeliest)))
+
+    def finish(self, text: str) -> None:
+        """Ends the text; `text`: as it was sent, which may leave its end out."""
+        if self.tokens:
+            self.tokens[-1] = replace(self.tokens[-1], text=self.tokens[-1].text + self._stream.finish())
+        for number, token in enumerate(self.tokens):
+            start = min(token.start, len(text))
+            self.tokens[number] = replace(token, text=token.text[: len(text) - start], start=start)

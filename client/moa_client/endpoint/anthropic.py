@@ -35,7 +35,7 @@ from moa_client.endpoint.openai_fields import (
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece
 from moa_client.tools.tool import ToolCall, ToolResult
 from moa_client.tools.turns import ChatMessage
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import RequestError
 
 ERROR = "Error: "  # before a result that is one: chat templates have no other place for it
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

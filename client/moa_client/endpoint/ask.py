@@ -27,7 +27,7 @@ from moa_client.tools.template import ChatTemplate, prompt_tokens
 from moa_client.tools.thinking import Thinking, effort_arguments, find_thinking, have_any
 from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult, call_id
 from moa_client.tools.turns import ChatMessage, TemplateInput, template_input
-from moa_client.web.error_form import request_error
+from moa_client.web.access import request_error
 
 Vectors = tuple[Sequence[Sequence[float]], dict[str, Any]]  # of some texts, and how they were made of tokens' states
 

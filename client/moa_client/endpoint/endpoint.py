@@ -21,13 +21,12 @@ from starlette.types import Receive, Scope, Send
 
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.conversation.options import AnswerOptions
-from moa_client.endpoint.answer import Answer, Form
+from moa_client.endpoint.answer import Answer, Form, ToldTokens
 from moa_client.endpoint.ask import ChatAsk, HostModel, Prompt, Vectors
 from moa_client.endpoint.fields import DEFAULT_MODEL
-from moa_client.endpoint.tokens import ToldTokens
 from moa_client.failures import told
 from moa_client.host.surface_session import Watch
-from moa_client.web.error_form import RequestError, request_error
+from moa_client.web.access import RequestError, request_error
 
 MOST_WAITING = 64  # each is one open connection
 KEEP_ALIVE_SECONDS = 15.0  # proxies and clients wait for at least 30

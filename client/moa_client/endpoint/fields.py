@@ -13,7 +13,7 @@ from moa_shared.programs.config import plain_words
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import RequestError
 
 DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered

@@ -27,7 +27,7 @@ from moa_client.endpoint.fields import (
 from moa_client.endpoint.openai_fields import Message, SamplingFields, ToolField, conversation, tool_offer
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece, parted
 from moa_client.tools.turns import ChatMessage
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import RequestError
 
 EFFORTS = {True: "medium", False: "none", "low": "low", "medium": "medium", "high": "high", "max": "xhigh"}
 LATEST = ":latest"  # the tag that clients add to a name without one

@@ -12,7 +12,7 @@ from moa_shared.sampling.settings import MOST_LIKELIEST
 from pydantic import BeforeValidator, Field
 
 from moa_client.conversation.options import AnswerOptions
-from moa_client.endpoint.answer import Answer, Fields, Form, event
+from moa_client.endpoint.answer import Answer, Fields, Form, ToldToken, event
 from moa_client.endpoint.ask import AskedReasoning, ChatAsk
 from moa_client.endpoint.fields import MOST_MESSAGES, RequestFields, refused
 from moa_client.endpoint.openai_fields import (
@@ -27,7 +27,6 @@ from moa_client.endpoint.openai_fields import (
     conversation,
     tool_offer,
 )
-from moa_client.endpoint.tokens import ToldToken
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece, parted
 
 TEXT_TOKENS = 16  # of a completion, if absent

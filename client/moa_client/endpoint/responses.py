@@ -23,11 +23,11 @@ from moa_client.endpoint.openai_fields import (
     NamedSchema,
     tool_offer,
 )
-from moa_client.history.responses import KeptResponse, KeptResponses
+from moa_client.history.database import KeptResponse, KeptResponses
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece
 from moa_client.tools.tool import ToolResult
 from moa_client.tools.turns import ChatMessage
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import RequestError
 
 MOST_ITEMS = 1000  # each is rendered; those of the responses that are continued count too
 PREFIX = "resp_"

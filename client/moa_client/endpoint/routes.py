@@ -21,11 +21,10 @@ from moa_client.endpoint.ask import HostModel
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
 from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
 from moa_client.endpoint.openai_fields import EmbeddingRequest
-from moa_client.history.responses import KeptResponses
+from moa_client.history.database import KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_client.tools.thinking import find_thinking
-from moa_client.web.access import HEALTH
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import HEALTH, RequestError
 from moa_client.web.server import read_json
 
 VERSION = "0.12.6"  # of ollama, whose API this is: clients ask for one that is new enough for tools and thinking

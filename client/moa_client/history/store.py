@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 from moa_shared.errors import ConflictError, HistoryError
 
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history.database import Database
+from moa_client.history.database import Database, KeptResponses
 from moa_client.history.reading import (
     TEXT,
     AnswerStatus,
@@ -35,7 +35,6 @@ from moa_client.history.reading import (
     pack_tokens,
     unpack_tokens,
 )
-from moa_client.history.responses import KeptResponses
 
 if TYPE_CHECKING:
     from moa_client.conversation.events import Provenance

@@ -18,8 +18,7 @@ from moa_shared.errors import DeniedError, MismatchError, MoaError, OverloadedEr
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from moa_client.link.fleet import Fleet, ask_all, refusal
-from moa_client.link.rank import ServerRank
-from moa_client.link.server import Server
+from moa_client.link.server import Server, ServerRank
 from moa_client.link.stream import Stream, StreamTraffic
 
 REFUSALS = (OverloadedError, MismatchError, DeniedError)  # which show that the connection works

@@ -29,8 +29,7 @@ from moa_client.history.reading import Summary
 from moa_client.host.surface_session import Watch, serve_surface
 from moa_client.link.stream import FRAME_OVERHEAD_BYTES, Frame, Observer, Way
 from moa_client.surface.messages import MOST_QUESTION_BYTES, Fields, decode_request, error_fields
-from moa_client.web.access import PAGE, SUBPROTOCOL
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import PAGE, SUBPROTOCOL, RequestError
 
 ExportForm = Literal["markdown", "json"]
 EXPORT_TYPES: dict[ExportForm, tuple[str, str]] = {  # the type of its content, and how its file's name ends

@@ -28,8 +28,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from moa_client.web.access import Access, Address, guards, user_of
-from moa_client.web.error_form import RequestError, request_error
+from moa_client.web.access import Access, Address, RequestError, guards, request_error, user_of
 
 MOST_BYTES = 1 << 20  # of a body: far more than a context holds
 BODY_SECONDS = 30.0

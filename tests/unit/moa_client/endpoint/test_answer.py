@@ -28,16 +28,15 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.figures import LinkStatus
 from moa_client.device.loading import Device, Target
-from moa_client.endpoint.answer import REASONS, Answer
+from moa_client.endpoint.answer import REASONS, Answer, ToldTokens
 from moa_client.endpoint.ask import HostModel, Prompt
-from moa_client.endpoint.tokens import ToldTokens
 from moa_client.host.host import Host
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece
 from moa_client.tools.formats import Hermes
 from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import ToolOffer
 from moa_client.tools.turns import TemplateInput
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import RequestError
 from moa_shared.errors import ContextLengthError, MismatchError, OverloadedError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import NOTHING_SAID, Constraint, ConstraintKind, TokenChances

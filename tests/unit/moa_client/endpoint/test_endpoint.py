@@ -16,7 +16,7 @@ import pytest
 from moa_client.conversation.events import LinkState
 from moa_client.endpoint.endpoint import AnswerSlots, EndpointSettings
 from moa_client.endpoint.routes import FRESH_SECONDS, Health, health_route
-from moa_client.history.responses import KeptResponse
+from moa_client.history.database import KeptResponse
 from moa_client.history.store import HistoryStore
 from moa_client.web.access import Access
 from moa_client.web.server import make_app

@@ -13,12 +13,11 @@ import pytest
 from inline_snapshot import snapshot
 from moa_client.conversation.events import Provenance
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history.database import FILE
+from moa_client.history.database import FILE, KeptResponse, KeptResponses
 from moa_client.history.reading import (
     AnswerStatus,
     ConversationOrigin,
 )
-from moa_client.history.responses import KeptResponse, KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import ConflictError, HistoryError, NotFoundError
 

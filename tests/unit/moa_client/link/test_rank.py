@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from moa_client.link.rank import ServerRank
+from moa_client.link.server import ServerRank
 
 NEAR = ServerRank(rtt_ms=5.0, step_ms=10.0, has_model=True)
 FAR = ServerRank(rtt_ms=80.0, step_ms=10.0, has_model=True)

@@ -13,8 +13,7 @@ from unittest.mock import Mock
 import httpx
 import pytest
 from moa_client.web import access as access_module
-from moa_client.web.access import Access, find_user, read_key, user_of
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import Access, RequestError, find_user, read_key, user_of
 from moa_client.web.server import make_app
 from moa_shared.errors import ConfigError
 from starlette.requests import Request

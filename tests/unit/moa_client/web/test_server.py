@@ -10,8 +10,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 from moa_client.web import server as server_module
-from moa_client.web.access import Access
-from moa_client.web.error_form import RequestError
+from moa_client.web.access import Access, RequestError
 from moa_client.web.server import MOST_BYTES, MOST_REFUSED, WebServer, bind, make_app, read_json, serve
 from moa_shared.errors import ConfigError
 from starlette.requests import Request
