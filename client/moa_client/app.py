@@ -24,9 +24,8 @@ from moa_client.chat.question import read_question, read_text_file
 from moa_client.chat.signals import interruptible_work, leaving_on_signals
 from moa_client.chat.views import JsonView, PipeView, View, error_line, ready_line
 from moa_client.daemon.process import find_daemon, find_paths, start_daemon
-from moa_client.device.kept_companion import with_kept
 from moa_client.servers.book import at_addresses, find_servers, read_book
-from moa_client.settings import ClientSettings
+from moa_client.settings import ClientSettings, with_kept
 from moa_client.surface.conversation import OpenConversation, connect, open_conversation
 from moa_client.surface.messages import ConversationFacts
 

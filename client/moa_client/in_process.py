@@ -12,14 +12,13 @@ from moa_shared.programs.progress import make_progress
 
 from moa_client.chat.chat import Opener
 from moa_client.chat.signals import interruptible_work
-from moa_client.device.kept_companion import with_kept
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host, find, load, reach
 from moa_client.host.library import Library
 from moa_client.host.surface_session import SocketServer, Watch
 from moa_client.mcp import open_tools
 from moa_client.servers.connecting import connect_servers
-from moa_client.settings import ClientSettings
+from moa_client.settings import ClientSettings, with_kept
 from moa_client.surface.conversation import OpenConversation, open_conversation
 
 

@@ -1,18 +1,23 @@
 """Settings of `moa-client`: validated once, filled from command line, environment and file. Imports nothing heavy."""
 
+import json
+import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
+from moa_shared.errors import ConfigError
 from moa_shared.programs.addresses import is_host_port
+from moa_shared.programs.atomic import write_private
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.sampling.settings import LEAST_TEMPERATURE
 
 from moa_client.conversation.options import AnswerOptions
 
 SECTION = "client"
+NONE = "none"  # as --companion: none, whatever is kept
 LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default
 
 OF_ANSWERS = (  # those that the daemon itself does not take
@@ -245,3 +250,39 @@ class ClientSettings(SettingsBase):
     def shared(self) -> dict[str, Any]:
         """Those that a chat and its daemon must have in common, as JSON values."""
         return {name: value for name, value in self.json_values().items() if name not in OF_ANSWERS + OF_ENDPOINT}
+
+
+def kept_path() -> Path:
+    """Of the companion that the user has chosen; where it is not there, a chat offers one, once."""
+    import platformdirs
+
+    return platformdirs.user_config_path("moa", appauthor=False) / "companion.toml"
+
+
+def read_kept() -> str | None:
+    """The choice, as --companion names it; empty: none is wished for; None: nobody has chosen."""
+    path = kept_path()
+    try:
+        companion = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("companion")
+        if isinstance(companion, str):
+            return companion
+        raise ValueError("it must hold a text `companion`")
+    except FileNotFoundError:
+        return None
+    except (ValueError, OSError) as error:  # of TOML and UTF-8 too
+        raise ConfigError(f"{path} cannot be read: {error}.", hint="Correct it, or delete the file.") from None
+
+
+def write_kept(companion: str) -> None:
+    """Keeps a choice; empty: none."""
+    path = kept_path()
+    try:
+        words = json.dumps(companion, ensure_ascii=False)
+        write_private(path, f"# Written by `moa-client companion`.\ncompanion = {words}\n".encode())
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror or error}.", hint="") from None
+
+
+def with_kept(settings: ClientSettings) -> ClientSettings:
+    """The same settings, with the companion that is kept where they name none."""
+    return replace(settings, companion="" if settings.companion == NONE else settings.companion or read_kept() or "")

@@ -21,8 +21,7 @@ from moa_client.chat.views import Folding, View
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update, nothing_withdrawn
 from moa_client.conversation.options import AnswerOptions
-from moa_client.device.kept_companion import NONE, read_kept, write_kept
-from moa_client.settings import ClientSettings
+from moa_client.settings import NONE, ClientSettings, read_kept, write_kept
 from moa_client.surface.conversation import OpenConversation
 
 SHOWN_ANSWERS = 20  # of a conversation that is continued

@@ -8,9 +8,8 @@ from moa_shared.programs.command_line import text
 from moa_shared.programs.config import load_settings, settings_of
 from moa_shared.programs.entry import write_output
 
-from moa_client.device.kept_companion import read_kept, write_kept
 from moa_client.servers.book import at_addresses, find_servers, read_book
-from moa_client.settings import SECTION, ClientSettings
+from moa_client.settings import SECTION, ClientSettings, read_kept, write_kept
 
 AUTO = "auto"
 NOTHING = "No companion: while no server answers, the drafter writes a few words. `moa-client companion set default`\n"

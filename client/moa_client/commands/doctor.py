@@ -40,10 +40,10 @@ async def _examine(settings: ClientSettings) -> int:
     from moa_shared.programs.machine import Check, check_line, exit_code
     from moa_shared.programs.progress import SilentProgress
 
-    from moa_client.device.kept_companion import with_kept
     from moa_client.doctor import ServerExamination
     from moa_client.servers.book import at_addresses, find_servers, read_book
     from moa_client.servers.connecting import make_server
+    from moa_client.settings import with_kept
 
     line, checks = StartLine(), list[Check]()
 

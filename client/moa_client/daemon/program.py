@@ -23,11 +23,9 @@ from moa_shared.programs.run_loop import end_now
 from moa_client.conversation.events import LinkState
 from moa_client.conversation.figures import LinkStatus
 from moa_client.daemon.process import DaemonPaths, make_folder, take_lock
-from moa_client.device.kept_companion import with_kept
 from moa_client.endpoint.ask import model_source
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import Health, endpoint_routes, health_route
-from moa_client.failures import told
 from moa_client.history.exports import as_json, markdown
 from moa_client.history.reading import Summary
 from moa_client.history.store import HistoryStore
@@ -37,10 +35,11 @@ from moa_client.host.surface_session import SocketServer, Watch, only_opens
 from moa_client.host.text_conversation import facts_of
 from moa_client.link.connection import Backoff
 from moa_client.link.fleet import Fleet
+from moa_client.logs import told
 from moa_client.mcp import open_tools
 from moa_client.page.routes import Crossing, ExportForm, FrameTap, page_routes
 from moa_client.servers.connecting import connect_servers
-from moa_client.settings import ClientSettings
+from moa_client.settings import ClientSettings, with_kept
 from moa_client.surface.messages import ConversationFacts, Fields
 from moa_client.tools.tool import ToolBox
 from moa_client.web.access import Access, read_key, tells_users

@@ -29,8 +29,8 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.options import AnswerOptions
 from moa_client.engine.engine import ClientEngine
-from moa_client.failures import told
 from moa_client.host.publisher import Publisher
+from moa_client.logs import told
 from moa_client.tools.tool import AnsweredCall, Tool, ToolBox, ToolCall
 from moa_client.tools.turns import ConversationTurns
 

@@ -23,7 +23,6 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.events import LinkState
 from moa_client.conversation.figures import LinkStatus
-from moa_client.device.kept_companion import read_kept
 from moa_client.device.loading import Device, adopt, load_device, refit, trim_heap
 from moa_client.device.sources import (
     AUTO,
@@ -42,7 +41,7 @@ from moa_client.history.recorder import HistoryRecorder
 from moa_client.host.text_conversation import TextConversation
 from moa_client.link.fleet import Fleet
 from moa_client.link.stream import Observer
-from moa_client.settings import ClientSettings
+from moa_client.settings import ClientSettings, read_kept
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import ToolBox
 

@@ -14,13 +14,13 @@ from moa_shared.errors import ConflictError, DiskFullError, HistoryError, MoaErr
 
 from moa_client.conversation.events import NotKept
 from moa_client.device.loading import trim_heap
-from moa_client.failures import told
 from moa_client.history.reading import ConversationOrigin, StoredConversation
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.store import HistoryStore
 from moa_client.host.host import Host
 from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import TextConversation
+from moa_client.logs import told
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import ToolBox
 

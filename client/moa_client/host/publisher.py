@@ -14,9 +14,9 @@ from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Updat
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.failures import told
 from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, reopened
+from moa_client.logs import told
 from moa_client.surface.conversation import Subscription
 from moa_client.surface.messages import object_of
 from moa_client.tools.template import reasoning_marks

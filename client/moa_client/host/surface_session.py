@@ -18,8 +18,8 @@ from moa_shared.errors import DataError, OverloadedError
 
 from moa_client.conversation.answer_text import AnswerText, Corrections, Update, apply_update
 from moa_client.conversation.events import Asked, Permission
-from moa_client.failures import told
 from moa_client.host.text_conversation import TextConversation
+from moa_client.logs import told
 from moa_client.surface.conversation import MOST_MESSAGE_BYTES, Ends, Subscription
 from moa_client.surface.messages import (
     MOST_QUESTION_BYTES,

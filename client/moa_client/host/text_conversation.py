@@ -23,11 +23,11 @@ from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions, draw_seed
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.failures import told
 from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.host.calls import Calls
 from moa_client.host.publisher import Publisher
+from moa_client.logs import told
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.template import reasoning_marks
 from moa_client.tools.tool import Tool, ToolBox

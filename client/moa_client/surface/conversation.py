@@ -20,7 +20,7 @@ from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions
-from moa_client.failures import told
+from moa_client.logs import told
 from moa_client.surface.messages import (
     OPTIONS,
     ConversationFacts,
