@@ -19,12 +19,10 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
-from netsim.core.conditions import KIB, Bernoulli, Conditions, DelaySpec, GilbertElliott, Truncation
+from netsim.core.conditions import KIB, Bernoulli, Conditions, ConditionSchedule, DelaySpec, GilbertElliott, Truncation
 from netsim.core.link import Direction, LinkModel, Observer
-from netsim.core.schedule import ConditionSchedule
-from netsim.core.timeline import DIRECTED, LASTING, Event, EventKind, parse_directions
 from netsim.errors import UsageError
-from netsim.traces import Trace
+from netsim.traces import DIRECTED, LASTING, Event, EventKind, Trace, parse_directions
 
 Probability = Annotated[float, Field(ge=0.0, le=1.0)]
 

@@ -22,9 +22,8 @@ from moa_client.link.security import Security
 from moa_client.link.stream import EOF
 from moa_server.service.host import Host
 from moa_server.service.service import MoaService
-from netsim.core.conditions import Conditions
+from netsim.core.conditions import Conditions, ConditionSchedule
 from netsim.core.link import Direction, LinkModel
-from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import StreamSender
 
 UP, DOWN = Direction.UP, Direction.DOWN

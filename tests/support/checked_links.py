@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from netsim.backends.tun import SERVER_ADDRESS, socket_inside
 from netsim.run.control import LinkProcess
 from netsim.run.loop import Address
+from netsim.run.tun import SERVER_ADDRESS, socket_inside
 
 PORT = 7000
 TIMEOUT_S = 30.0

@@ -13,13 +13,13 @@ import click
 import yaml
 
 from netsim import measure
-from netsim.backends.tun import clean_leftovers, require_root
 from netsim.cli import PATH
 from netsim.core.link import Direction
 from netsim.errors import NetsimError
 from netsim.profiles import load, names, parse, parse_settings
 from netsim.run import control
 from netsim.run.loop import Address, listen, parse_address
+from netsim.run.tun import clean_leftovers, require_root
 from netsim.traces import format_csv
 
 

@@ -11,15 +11,14 @@ from typing import Any
 
 import click
 
-from netsim.backends.proxy import ProxyBackend
-from netsim.backends.tun import TunBackend
 from netsim.cli import PATH
-from netsim.core.timeline import parse_timed_event
 from netsim.errors import NetsimError, UsageError
 from netsim.profiles import Scenario, load
 from netsim.run.loop import Address, parse_address
+from netsim.run.proxy import ProxyBackend
 from netsim.run.session import LinkRun, Options, await_listening, start_command
-from netsim.traces import Trace, read_trace
+from netsim.run.tun import TunBackend
+from netsim.traces import Trace, parse_timed_event, read_trace
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 

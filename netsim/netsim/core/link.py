@@ -11,8 +11,7 @@ from enum import StrEnum
 from random import Random
 from typing import NamedTuple
 
-from netsim.core.conditions import DelayProcess, LossProcess
-from netsim.core.schedule import ConditionSchedule
+from netsim.core.conditions import ConditionSchedule, DelayProcess, LossProcess
 
 
 class Direction(StrEnum):

@@ -12,16 +12,53 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
-from netsim.backends import Backend
 from netsim.core.conditions import Bernoulli, Conditions
-from netsim.core.timeline import Event, EventKind, parse_directions
+from netsim.core.link import Direction, LinkModel
 from netsim.errors import CommandError, NetsimError, UsageError
 from netsim.profiles import Scenario, change_of, check_setting, load, plan
 from netsim.recorder import RunRecorder
 from netsim.run import control
 from netsim.run.loop import Loop
+from netsim.traces import Event, EventKind, parse_directions
+
+
+class Backend(Protocol):
+    """A link that carries traffic; owns what it has opened and both directions' models."""
+
+    name: str
+    loop: Loop
+    recorder: RunRecorder
+    links: dict[Direction, LinkModel]
+
+    def __init__(self, loop: Loop, scenario: Scenario, recorder: RunRecorder) -> None:
+        self.loop, self.recorder, self.links = loop, recorder, scenario.models(recorder.packet)
+
+    def endpoint(self) -> str:
+        """HOST:PORT at which clients reach the far end of the link."""
+
+    def facts(self) -> dict[str, Any]:
+        """What the summary says about this backend in particular."""
+
+    def connections(self) -> int:
+        """Connections that are open."""
+
+    def on_cut(self, direction: Direction, t: float) -> None:
+        """A direction was cut without warning: what is in flight is lost."""
+
+    def reset(self) -> int:
+        """Ends every connection with a reset; returns how many there were."""
+
+    def fin(self) -> int:
+        """Ends every connection in the orderly way, as a middle box would; returns how many there were."""
+
+    def refuse(self, refusing: bool) -> None:
+        """Refuses new connections from now on, or accepts them again."""
+
+    def close(self) -> None:
+        """Ends what is open and frees what was made; may be called twice."""
+
 
 B = TypeVar("B", bound=Backend)
 IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is due

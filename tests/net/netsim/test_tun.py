@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from netsim.backends.tun import NAMESPACES, SERVER_ADDRESS, NamespacePair, clean_leftovers
 from netsim.errors import NetsimError
+from netsim.run.tun import NAMESPACES, SERVER_ADDRESS, NamespacePair, clean_leftovers
 
 from netsim import open_link
 from tests.support.checked_links import PORT, CheckedLink, open_checked_link

@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from netsim.cli import COMMANDS
-from netsim.core.timeline import EventKind
+from netsim.traces import EventKind
 
 DOCS = Path(__file__).resolve().parents[3] / "docs"
 PAGE = (DOCS / "netsim.md").read_text()

@@ -5,7 +5,8 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.backends.packet import (
+from netsim.core.link import Direction
+from netsim.run.packet import (
     ACK,
     FIN,
     RST,
@@ -19,7 +20,6 @@ from netsim.backends.packet import (
     payload_bytes,
     reverse,
 )
-from netsim.core.link import Direction
 
 KEY = bytes([198, 18, 0, 1, 198, 18, 0, 2, 0x9C, 0x40, 0x1B, 0x58])
 keys = st.binary(min_size=12, max_size=12)

@@ -9,10 +9,9 @@ import yaml
 from inline_snapshot import snapshot
 from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott, Truncation
 from netsim.core.link import Direction, Drop, Reason, Release
-from netsim.core.timeline import EventKind, parse_timed_event
 from netsim.errors import UsageError
 from netsim.profiles import Scenario, change_of, load, names, parse, parse_settings
-from netsim.traces import parse_trace
+from netsim.traces import EventKind, parse_timed_event, parse_trace
 
 from tests.support.messages import raises
 

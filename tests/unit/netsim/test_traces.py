@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
 from netsim.core.link import Direction
-from netsim.core.timeline import EventKind, parse_timed_event
 from netsim.errors import UsageError
-from netsim.traces import Row, Trace, format_csv, from_zero, parse_trace, read_trace
+from netsim.traces import EventKind, Row, Trace, format_csv, from_zero, parse_timed_event, parse_trace, read_trace
 
 from tests.support.messages import raises
 

@@ -29,9 +29,8 @@ from moa_shared.protocol.messages import Ack, Draft, Verdict
 from moa_shared.protocol.protobuf_messages import DraftWriter, VerdictWriter
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
-from netsim.core.conditions import Conditions, DelaySpec
+from netsim.core.conditions import Conditions, ConditionSchedule, DelaySpec
 from netsim.core.link import Direction, LinkModel, Release
-from netsim.core.schedule import ConditionSchedule
 
 PACKET_HEADER_BYTES = 52  # of TCP and IP, as netsim's stream proxy counts
 FRAME_OVERHEAD_BYTES = 14  # headers of an HTTP/2 frame (9) and of gRPC (5)

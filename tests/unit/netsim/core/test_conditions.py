@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from netsim.core.conditions import (
     Bernoulli,
     Conditions,
+    ConditionSchedule,
     DelayProcess,
     DelaySpec,
     GilbertElliott,
@@ -21,7 +22,6 @@ from netsim.core.conditions import (
     Truncation,
 )
 from netsim.core.link import Direction, Drop, LinkModel, Release, Verdict
-from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import StreamSender
 from netsim.profiles import Scenario, load
 from scipy import stats

@@ -3,9 +3,8 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott
+from netsim.core.conditions import Bernoulli, Conditions, ConditionSchedule, DelaySpec, GilbertElliott
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Release, Verdict
-from netsim.core.schedule import ConditionSchedule
 
 EMPTY = Conditions()
 

@@ -6,8 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.core.conditions import Bernoulli, Conditions
-from netsim.core.schedule import ConditionSchedule
+from netsim.core.conditions import Bernoulli, Conditions, ConditionSchedule
 
 FAST, SLOW, STOPPED = Conditions(rate_bps=1e6), Conditions(rate_bps=1e5), Conditions(rate_bps=0.0)
 

@@ -5,9 +5,8 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott
+from netsim.core.conditions import Bernoulli, Conditions, ConditionSchedule, DelaySpec, GilbertElliott
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Verdict
-from netsim.core.schedule import ConditionSchedule
 from netsim.core.stream import BETA, INITIAL_SEGMENTS, MSS, StreamSender, Window
 
 from tests.support.skipping import examples

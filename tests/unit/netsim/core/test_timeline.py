@@ -2,8 +2,8 @@
 
 import pytest
 from netsim.core.link import Direction
-from netsim.core.timeline import Event, EventKind, parse_timed_event
 from netsim.errors import UsageError
+from netsim.traces import Event, EventKind, parse_timed_event
 
 
 @pytest.mark.parametrize(

@@ -20,14 +20,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from netsim.backends import Backend
-from netsim.backends.packet import FIN, RST, FlowTable, Forged, is_tcp, payload_bytes
 from netsim.core.link import Direction, Release
 from netsim.errors import NetsimError, PrivilegeError, UsageError
 from netsim.profiles import Scenario
 from netsim.recorder import RunRecorder
 from netsim.run.control import environment
 from netsim.run.loop import Address, Loop
+from netsim.run.packet import FIN, RST, FlowTable, Forged, is_tcp, payload_bytes
+from netsim.run.session import Backend
 
 LOCKS = Path("/run/netsim")
 NAMESPACES = Path("/run/netns")  # where iproute2 keeps named ones
@@ -234,7 +234,7 @@ class TunBackend(Backend):
             ) from error
         fd = listener.fileno()
         self._forwarder = subprocess.Popen(
-            [sys.executable, "-P", "-m", "netsim.backends.proxy", str(fd), str(upstream)],
+            [sys.executable, "-P", "-m", "netsim.run.proxy", str(fd), str(upstream)],
             pass_fds=[fd],
             stdin=subprocess.PIPE,  # closes when we end, however we end: the forwarder then ends too
             stdout=subprocess.PIPE,

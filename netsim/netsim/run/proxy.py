@@ -20,12 +20,12 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from netsim.backends import Backend
 from netsim.core.link import Direction, Release
 from netsim.core.stream import StreamSender
 from netsim.profiles import Scenario, load
 from netsim.recorder import RunRecorder
 from netsim.run.loop import Address, Loop, Timer, listen, parse_address, resolve
+from netsim.run.session import Backend
 
 READ_BYTES = 256 * 1024
 # Linux lets a connection buffer some multiples of its window before a writer blocks; at least this much.
