@@ -1,4 +1,4 @@
-"""What a direction of a link is like, and how that changes with time: delay, loss, rate and queue, cuts and holds. Pure.
+"""What a direction of a link is like, and how that changes: delay, loss, rate and queue, cuts and holds. Pure.
 
 `ConditionSchedule` owns the break points (from a profile, a trace, a ramp, a change while running) and the intervals
 of outage and hold. Invariant: break points are sorted and the first is at minus infinity, so every time has conditions.
