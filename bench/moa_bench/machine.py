@@ -1,9 +1,13 @@
-"""What a figure depends on: machine, versions, commit, the cores that server and client are pinned to."""
+"""What a figure depends on: machine, versions, commit, the cores that server and client are pinned to, and turns.
 
+Repeated measurements are taken in turn, so that disturbances hit all alike.
+"""
+
+import gc
 import os
 import platform
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
@@ -13,6 +17,7 @@ from typing import Any
 from moa_kernels.library import variant_name
 from moa_kernels.variants import VARIANTS
 from moa_shared.errors import ConfigError, UnavailableError
+from moa_shared.programs.machine import collector_paused
 
 _PACKAGES = ("torch", "transformers", "grpcio", "numpy")
 # Paths of a checkout, as git takes them: all but those that change no figure.
@@ -122,3 +127,32 @@ def memory_mb(pid: int) -> float | None:
         return None
     line = next((line for line in lines if line.startswith("VmRSS:")), None)
     return None if line is None else round(int(line.split()[1]) * 1024 / 1e6, 1)
+
+
+def collect_interleaved(
+    cases: Mapping[str, Callable[[], float]], repeats: int, *, warm_up: int = 2
+) -> dict[str, list[float]]:
+    """What each case says of itself, [repeats] each; entry i of all of them was measured in round i.
+
+    The order rotates by one from round to round, so that no case always follows the same other one.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in cases}
+    with without_collector():
+        for turn in range(-warm_up, repeats):
+            for name in rotated(list(cases), turn):
+                measured = cases[name]()
+                if turn >= 0:
+                    taken[name].append(measured)
+    return taken
+
+
+def rotated(names: Sequence[str], turn: int) -> list[str]:
+    """The names, beginning with another one in each turn."""
+    return [names[(place + turn) % len(names)] for place in range(len(names))]
+
+
+@contextmanager
+def without_collector() -> Iterator[None]:
+    gc.collect()
+    with collector_paused():
+        yield

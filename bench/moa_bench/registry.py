@@ -112,7 +112,7 @@ def _refuse_cut(effort: CutEffort, inputs: SuiteInputs) -> None:
 CUT = Suite(
     "cut",
     "Whether answers stay whole, and how long they stall, when the link is cut or the server killed.",
-    "moa_bench.suites.cut.measure",
+    "moa_bench.suites.cut",
     CutEffort(),
     CutEffort(cuts=2, resets=1, kills=1, asked=1, answer_tokens=32),
     ("model", "level", "pin", "questions", "shape"),
@@ -131,7 +131,7 @@ class EngineEffort:
 ENGINE = Suite(
     "engine",
     "The target's forward on the kernels, torch and llama.cpp, over rows and contexts; memory.",
-    "moa_bench.suites.engine.measure",
+    "moa_bench.suites.engine",
     EngineEffort(),
     EngineEffort((32,), (1, 8), 1, 1),
     ("model", "pin", "llama_cpp", "shape"),

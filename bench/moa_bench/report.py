@@ -1,12 +1,18 @@
-"""Results as JSON for programs and as Markdown tables for people."""
+"""Results as JSON for programs and as Markdown tables for people; of repeated measurements medians with quartiles.
+
+A ratio is always taken pair by pair, within one run: on a shared machine the two halves of a pair meet the same
+disturbances, two medians of two runs do not.
+"""
 
 import dataclasses
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moa_shared.errors import ConfigError, DataError, NotFoundError
+import numpy as np
+from moa_shared.errors import ConfigError, DataError, InternalError, NotFoundError
 from moa_shared.models.files import OWN_SETTINGS
 
 
@@ -104,3 +110,31 @@ def read_result(path: Path) -> dict[str, Any]:
 
 def read_folder(folder: Path) -> dict[str, dict[str, Any]]:
     return {path.stem: read_result(path) for path in sorted(folder.glob("*.json"))}
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    median: float
+    low: float
+    high: float
+    count: int
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        if not values:
+            raise InternalError("There are no measurements to take a spread of.")
+        low, median, high = (float(value) for value in np.percentile(values, (25, 50, 75)))
+        return cls(round(median, 4), round(low, 4), round(high, 4), len(values))
+
+    def __format__(self, digits: str) -> str:
+        """`median (low to high)`, as in f"{spread:2}"."""
+        return f"{self.median:.{digits}f} ({self.low:.{digits}f} to {self.high:.{digits}f})"
+
+
+def paired_ratio(values: Sequence[float], bases: Sequence[float]) -> Spread:
+    return Spread.of([value / base for value, base in zip(values, bases, strict=True)])
+
+
+def median_of(spread: Spread | None) -> str:
+    """The median with two digits; empty where there is none."""
+    return "" if spread is None else f"{spread.median:.2f}"

@@ -9,8 +9,7 @@ from typing import Any
 from moa_shared.errors import DataError
 
 from moa_bench.registry import LLAMA_CPP
-from moa_bench.report import processor, read_folder, read_result, table
-from moa_bench.spread import Spread, median_of
+from moa_bench.report import Spread, median_of, processor, read_folder, read_result, table
 from moa_bench.suites.single.tables import PLAIN, SERVER, plain_over, steady_ms
 from moa_bench.suites.split.tables import ALL, STREAMED, figures_of
 

@@ -23,8 +23,8 @@ from moa_bench.harness.child import running_server
 from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_bench.harness.questions import chat_tokens, questions_of
 from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
-from moa_bench.machine import on_cores, split_cores
-from moa_bench.spread import Spread, collect_interleaved, paired_ratio
+from moa_bench.machine import collect_interleaved, on_cores, split_cores
+from moa_bench.report import Spread, paired_ratio
 from moa_client.tools.answer_reader import AnswerReader, CallPiece, find_format
 from moa_client.tools.grammars import forced_grammar
 from moa_client.tools.template import ChatTemplate

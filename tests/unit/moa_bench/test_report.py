@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.report import table, table_of, with_section
-from moa_bench.spread import Spread
+from moa_bench.report import Spread, table, table_of, with_section
 from moa_shared.errors import DataError
 
 from tests.support.messages import raises

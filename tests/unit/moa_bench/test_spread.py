@@ -2,7 +2,8 @@
 
 import gc
 
-from moa_bench.spread import Spread, collect_interleaved, paired_ratio
+from moa_bench.machine import collect_interleaved
+from moa_bench.report import Spread, paired_ratio
 
 
 def test_median_and_quartiles_and_ratios_of_pairs() -> None:

@@ -22,13 +22,19 @@ from moa_bench.harness.child import Child, WorkerProcess, running_server, runnin
 from moa_bench.harness.oracle import has_no_drafter
 from moa_bench.harness.questions import BenchQuestion, chat_tokens, read_all
 from moa_bench.harness.split_client import PlainClient, common_tokens
-from moa_bench.machine import on_cores
+from moa_bench.machine import on_cores, rotated, without_collector
 from moa_bench.registry import LLAMA_CPP, SingleEffort
-from moa_bench.spread import rotated, without_collector
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.engine.measure import llama_subject
-from moa_bench.suites.single.local_server import Ask, MethodAnswer
-from moa_bench.suites.single.methods import SERVED, load_drafters, load_engine, methods_of, oracle_methods
+from moa_bench.suites.engine import llama_subject
+from moa_bench.suites.single.methods import (
+    SERVED,
+    Ask,
+    MethodAnswer,
+    load_drafters,
+    load_engine,
+    methods_of,
+    oracle_methods,
+)
 from moa_bench.suites.single.tables import MODES, PLAIN, SERVER, render
 
 __all__ = ["measure", "render"]

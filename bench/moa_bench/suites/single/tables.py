@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from moa_bench.report import Column, at_temperature, facts_line, table, table_of
-from moa_bench.spread import Spread, median_of, paired_ratio
+from moa_bench.report import Column, Spread, at_temperature, facts_line, median_of, paired_ratio, table, table_of
 
 # What results and tables call the methods that they treat by themselves.
 MODES = {"plain": "", "lookup": ", its look-up"}  # of a peer

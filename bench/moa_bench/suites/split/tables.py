@@ -7,8 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from moa_bench.report import Column, at_temperature, facts_line, table_of
-from moa_bench.spread import Spread
+from moa_bench.report import Column, Spread, at_temperature, facts_line, table_of
 
 # What results and tables call the methods that they treat by themselves.
 PLAIN = "plain streaming"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from moa_bench.registry import CapacityEffort
-from moa_bench.suites.capacity.measure import make_questions
+from moa_bench.suites.capacity.measure import PlainAsker, make_questions, run_users
 from moa_bench.suites.capacity.tables import (
     Strategy,
     UserAnswer,
@@ -16,7 +16,6 @@ from moa_bench.suites.capacity.tables import (
     render,
     user_rates,
 )
-from moa_bench.suites.capacity.users import PlainAsker, run_users
 from moa_shared.errors import ConfigError, UnavailableError
 
 PLAIN, ORACLE, SHIPPED = Strategy("plain"), Strategy("oracle", 0.8), Strategy("shipped")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_bench.harness.split_client import Moment
-from moa_bench.suites.cut.incidents import (
+from moa_bench.suites.cut import (
     LATEST_S,
     LONGEST_S,
     SHORTEST_S,

@@ -3,9 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from moa_bench.spread import Spread
-from moa_bench.suites.engine.measure import render, step_bytes
-from moa_bench.suites.engine.worker import Worker, binary_tree
+from moa_bench.report import Spread
+from moa_bench.suites.engine import Worker, binary_tree, render, step_bytes
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.storage.tensors import HEAD
 

@@ -10,9 +10,18 @@ import pytest
 from inline_snapshot import snapshot
 from moa_bench.harness.questions import BenchQuestion
 from moa_bench.registry import LLAMA_CPP, SingleEffort
-from moa_bench.suites.single.local_server import Ask, GrowingDrafts, LocalServer, MethodAnswer, SessionRules
 from moa_bench.suites.single.measure import ask_peer, ask_round, choose
-from moa_bench.suites.single.methods import load_drafters, load_engine, methods_of, oracle_methods
+from moa_bench.suites.single.methods import (
+    Ask,
+    GrowingDrafts,
+    LocalServer,
+    MethodAnswer,
+    SessionRules,
+    load_drafters,
+    load_engine,
+    methods_of,
+    oracle_methods,
+)
 from moa_bench.suites.single.tables import ALL, PLAIN, SERVER, MethodFigures, figures_of, plain_over, render
 from moa_server.drafting.forward_cost import RowShares
 from moa_server.engine.schedule import HasSession, Schedule

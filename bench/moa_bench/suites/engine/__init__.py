@@ -1,1 +1,0 @@
-"""`moa-bench engine`: what a forward costs on each engine."""
