@@ -3,19 +3,17 @@
 import os
 import signal
 import sys
-from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 from moa_shared.errors import ConfigError
+from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.config import settings_of
 from moa_shared.programs.entry import run_program
 
 from moa_bench import registry
-from moa_bench.suite import Command, Suite, SuiteInputs, options_of, with_given
-
-RUN_TAKES = ("model", "level", "questions", "drafters", "llama_cpp")
+from moa_bench.suite import Suite, SuiteInputs, with_given
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -30,25 +28,8 @@ def cli() -> None:
     structlog.configure(logger_factory=lambda *_: structlog.PrintLogger(sys.stderr))
 
 
-def retired_options(command: str) -> Callable[[Command], Command]:
-    """Gives a command the options that it had, each of which is refused by its name."""
-
-    def refuse(context: click.Context, option: click.Parameter, given: str | None) -> None:
-        if given is not None:
-            name = f"{command} {option.opts[0]}"
-            raise ConfigError(f"Version 0.2.0 was the last with `moa-bench {name}`.", hint=registry.MEASURE_WITH_IT)
-
-    def decorate(inner: Command) -> Command:
-        for flag in registry.RETIRED_OPTIONS.get(command, ()):
-            hidden = click.option(flag, is_flag=False, flag_value="", hidden=True, expose_value=False, callback=refuse)
-            inner = hidden(inner)
-        return inner
-
-    return decorate
-
-
 def suite_command(suite: Suite[Any]) -> click.Command:
-    """`moa-bench SUITE`: its options are those of the fields of its effort, and of the inputs that it takes."""
+    """`moa-bench SUITE`."""
 
     def measure(json_file: Path | None, quick: bool, **flags: Any) -> None:
         effort = with_given(suite.quick if quick else suite.full, flags)
@@ -60,41 +41,36 @@ def suite_command(suite: Suite[Any]) -> click.Command:
 
         run_suite(suite, effort, inputs, quick=quick, json_file=json_file)
 
-    measure = options_of(type(suite.full))(measure)
-    measure = options_of(SuiteInputs, suite.takes)(measure)
+    measure = settings_options(type(suite.full))(measure)
+    unused = [name for name in settings_of(SuiteInputs) if name not in suite.takes]
+    measure = settings_options(SuiteInputs, without=unused)(measure)
     measure = click.option(
         "--json", "json_file", type=click.Path(dir_okay=False, path_type=Path, allow_dash=True), metavar="FILE",
         help="Write the results there (- for standard output) instead of into the checkout's results.",
     )(measure)  # fmt: skip
     measure = click.option("--quick", is_flag=True, help="Shows that it works, not what it costs.")(measure)
-    measure = retired_options(suite.name)(measure)
     return click.command(suite.name, help=suite.about)(measure)
 
 
 @cli.command()
 @click.argument("suites", nargs=-1, required=True, metavar="SUITE...")
 @click.option("--quick", is_flag=True, help="Shows that it works; publishes nothing in the checkout.")
-@click.option(
-    "--pin/--no-pin", default=None, help="A core for the server, another for the rest.  [where there are two]"
-)
-@options_of(SuiteInputs, RUN_TAKES)
+@settings_options(SuiteInputs, without=["shape"])
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER",
     help="Write results and journals there instead of into the checkout.",
 )  # fmt: skip
-@retired_options("run")
 @click.option("--afresh", is_flag=True, help="Begin again instead of continuing a run that was stopped.")
-def run(suites: tuple[str, ...], quick: bool, pin: bool | None, out: Path | None, afresh: bool, **flags: Any) -> None:
+def run(suites: tuple[str, ...], quick: bool, out: Path | None, afresh: bool, **flags: Any) -> None:
     """Run suites in turn: single, network, cut, capacity, sizes, scale, or all;
     or parts of these, like single-8b.
 
-    Started again after a kill or Ctrl-C, with the same options, it continues.
+    Started again after a kill or Ctrl-C, with the same options, it continues. It pins where there are two cores.
     """
     from moa_bench.run import RunRequest, run_parts
 
     parts = registry.choose_parts(registry.CHAPTERS, suites)
-    inputs = with_given(SuiteInputs(), flags)
-    inputs = replace(inputs, pin=len(os.sched_getaffinity(0)) >= 2 if pin is None else pin)
+    inputs = with_given(SuiteInputs(pin=len(os.sched_getaffinity(0)) >= 2), flags)
     run_parts("-".join(suites), parts, RunRequest(inputs, quick, out, afresh))
 
 

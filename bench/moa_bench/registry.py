@@ -2,37 +2,36 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 import click
 from moa_shared.defaults import INT8
 from moa_shared.errors import ConfigError
+from moa_shared.programs.config import SettingsBase, setting
 
 from moa_bench.harness.questions import PACKAGED
 from moa_bench.harness.shapes import ACCEPTANCES, SHAPES
-from moa_bench.suite import Suite, SuiteInputs, option
+from moa_bench.suite import MEASURE_WITH_IT, Suite, SuiteInputs
 
 LLAMA_CPP = "llama.cpp"  # what results and tables call it
+OF_ORACLE = "Of the oracle of a target without drafters (repeat)."
 TEMPERATURE = "Of the answers; 0 is greedy, own what the model's files say."
-CHANCE = click.FloatRange(0, 1)
-FROM_1, FROM_2 = click.IntRange(1), click.IntRange(2)
 Drafts = Literal["plain", "server", "oracle", "shipped", "auto", "everything"]
 KINDS: tuple[Drafts, ...] = get_args(Drafts)
 
 
-def _acceptances(usual: tuple[float, ...]) -> Any:
-    words = "Of the oracle of a target without drafters (repeat)."
-    return option(usual, words, "--acceptance", type=CHANCE)
+def _acceptances(usual: tuple[float, ...], text: str) -> tuple[float, ...]:
+    return setting(usual, text, "P", flag="--acceptance", ge=0, le=1)
 
 
 @dataclass(frozen=True, slots=True)
-class AloneEffort:
+class AloneEffort(SettingsBase):
     questions: int = 2  # of each category
     answer_tokens: int = 128  # of an answer, at most
     longest_prompt: int = 512  # questions with more tokens are not asked
     alone_tokens: int = 96  # written after each cut
     task_tokens: int = 192  # of an answer whose result is checked; 0: none is
-    temperature: str = option("0", TEMPERATURE, metavar="T|own")
+    temperature: str = setting("0", TEMPERATURE, "T|own")
 
 
 ALONE = Suite(
@@ -41,40 +40,38 @@ ALONE = Suite(
     "moa_bench.suites.alone",
     AloneEffort(),
     AloneEffort(1, 16, 128, 8, 0),
-    ("model", "level", "pin", "questions", "drafters"),
+    ("model", "level", "pin", "questions", "drafter"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class CapacityEffort:
+class CapacityEffort(SettingsBase):
     """What the users of one server ask, how they get their answers, and over which links."""
 
-    users: tuple[int, ...] = option(
-        (1, 4, 16, 64), "Only so many users (repeat, ascending).", type=click.IntRange(1, 256)
-    )
-    seconds: float = option(16.0, "For which they ask, in each way.", type=click.FloatRange(1))
-    prompts: int = option(2, "Of each user, asked in turn.", type=FROM_1)
-    answer_tokens: int = option(64, "Of each answer.", "--tokens", type=FROM_2)
-    prompt_tokens: tuple[int, int] = option((50, 4000), "Of prompts.", metavar="SHORTEST LONGEST", type=FROM_1)
-    seed: int = option(0, "Of prompts, links and drafts.")
+    RETIRED: ClassVar = dict.fromkeys(("link", "think"), MEASURE_WITH_IT)
+
+    users: tuple[int, ...] = setting((1, 4, 16, 64), "Only so many users (repeat, ascending).", "N", ge=1, le=256)
+    seconds: float = setting(16.0, "For which they ask, in each way.", "S", ge=1)
+    prompts: int = setting(2, "Of each user, asked in turn.", ge=1)
+    answer_tokens: int = setting(64, "Of each answer.", flag="--tokens", ge=2)
+    prompt_tokens: tuple[int, ...] = setting((50, 4000), "Of the shortest prompt, then of the longest.", "N", ge=1)
+    seed: int = setting(0, "Of prompts, links and drafts.")
     draft_ms: float = 5.0  # of a draft step of an oracle
-    kinds: tuple[Drafts, ...] = option(
-        KINDS, "Only this way besides plain serving (repeat).", "--way", type=click.Choice(KINDS)
+    kinds: tuple[Drafts, ...] = setting(
+        KINDS, "Only this way besides plain serving (repeat).", "|".join(KINDS), shown="all", flag="--way"
     )
-    acceptances: tuple[float, ...] = option(
-        (0.6, 0.8), "Of an oracle: only this one (repeat).", "--acceptance", type=CHANCE
-    )
-    rtts_ms: tuple[float, ...] = option(
-        (0.0,), "Round trip of all users' links; 0: loopback (repeat).", "--rtt", metavar="MS", type=click.FloatRange(0)
+    acceptances: tuple[float, ...] = _acceptances((0.6, 0.8), "Of an oracle: only this one (repeat).")
+    rtts_ms: tuple[float, ...] = setting(
+        (0.0,), "Round trip of all users' links; 0: loopback (repeat).", "MS", flag="--rtt", ge=0
     )
 
     def __post_init__(self) -> None:
         if list(self.users) != sorted(set(self.users)):
             raise ConfigError(f"The numbers of users are {self.users}.", hint="Give each once, the smallest first.")
-        shortest, longest = self.prompt_tokens
-        if shortest > longest:
-            hint = "Give --prompt-tokens the shortest length, then the longest."
-            raise ConfigError(f"Prompts of {shortest} to {longest} tokens do not exist.", hint=hint)
+        if len(self.prompt_tokens) != 2 or self.prompt_tokens[0] > self.prompt_tokens[1]:
+            given = " to ".join(map(str, self.prompt_tokens))
+            hint = "Give --prompt-tokens twice: the shortest length, then the longest."
+            raise ConfigError(f"Prompts of {given} tokens do not exist.", hint=hint)
 
 
 def _refuse_capacity(effort: CapacityEffort, inputs: SuiteInputs) -> None:
@@ -94,13 +91,13 @@ CAPACITY = Suite(
 
 
 @dataclass(frozen=True, slots=True)
-class CutEffort:
-    link: str = option("5G", "The link that is cut; not RTT 0.", metavar="NAME")
-    cuts: int = option(100, "Cuts of the link.", type=click.IntRange(0))
-    kills: int = option(25, "Kills of the server.", type=click.IntRange(0))
+class CutEffort(SettingsBase):
+    link: str = setting("5G", "The link that is cut; not RTT 0.", "NAME")
+    cuts: int = setting(100, "Cuts of the link.", ge=0)
+    kills: int = setting(25, "Kills of the server.", ge=0)
     resets: int = 20
-    asked: int = option(20, "Questions, in turn.", type=FROM_1)
-    answer_tokens: int = option(96, "Of each answer.", "--tokens", type=FROM_2)
+    asked: int = setting(20, "Questions, in turn.", ge=1)
+    answer_tokens: int = setting(96, "Of each answer.", flag="--tokens", ge=2)
     seed: int = 0
 
 
@@ -121,7 +118,9 @@ CUT = Suite(
 
 
 @dataclass(frozen=True, slots=True)
-class EngineEffort:
+class EngineEffort(SettingsBase):
+    RETIRED: ClassVar = {"kernels": MEASURE_WITH_IT}
+
     contexts: tuple[int, ...] = (128, 1000)  # tokens before the forward
     rows: tuple[int, ...] = (1, 5, 8, 16, 32, 62)  # of binary trees
     rounds: int = 9  # of each forward
@@ -139,7 +138,7 @@ ENGINE = Suite(
 
 
 @dataclass(frozen=True, slots=True)
-class ScaleEffort:
+class ScaleEffort(SettingsBase):
     worlds: int = 5  # how many of the cases
     numbers: tuple[int, ...] = (1, 16, 64, 128, 384, 800)  # of users, besides those who fit
 
@@ -155,9 +154,9 @@ SCALE = Suite(
 
 
 @dataclass(frozen=True, slots=True)
-class SingleEffort:
-    asked: int = option(7, "Questions of each category.", type=FROM_1)
-    answer_tokens: int = option(64, "Of an answer, at most; it ends where the target ends it.", "--tokens", type=FROM_2)
+class SingleEffort(SettingsBase):
+    asked: int = setting(7, "Questions of each category.", ge=1)
+    answer_tokens: int = setting(64, "Of an answer, at most; it ends where the target ends it.", flag="--tokens", ge=2)
     shortest_answer: int = 16  # shorter ones are left out of the figures: their time is the first token's
     longest_prompt: int = 600  # questions with more tokens are not asked
     chain: int = 5  # nodes
@@ -165,8 +164,8 @@ class SingleEffort:
     depth: int = 5  # of a tree, as what follows
     breadth: int = 6
     nodes: int = 24
-    acceptances: tuple[float, ...] = _acceptances(ACCEPTANCES)
-    temperature: str = option("0", TEMPERATURE, metavar="T|own")
+    acceptances: tuple[float, ...] = _acceptances(ACCEPTANCES, OF_ORACLE)
+    temperature: str = setting("0", TEMPERATURE, "T|own")
 
 
 SINGLE = Suite(
@@ -175,19 +174,21 @@ SINGLE = Suite(
     "moa_bench.suites.single.measure",
     SingleEffort(),
     SingleEffort(1, 16, 4, 300, acceptances=(0.8,)),
-    ("model", "level", "pin", "questions", "drafters", "llama_cpp", "shape"),
+    ("model", "level", "pin", "questions", "drafter", "llama_cpp", "shape"),
 )
 
 
 @dataclass(frozen=True, slots=True)
-class SplitEffort:
-    asked: int = option(20, "Questions over each link, of all methods.", type=FROM_1)
-    answer_tokens: int = option(64, "Of each answer, whatever the target chooses.", "--tokens", type=FROM_2)
+class SplitEffort(SettingsBase):
+    asked: int = setting(20, "Questions over each link, of all methods.", ge=1)
+    answer_tokens: int = setting(64, "Of each answer, whatever the target chooses.", flag="--tokens", ge=2)
     longest_prompt: int = 600  # questions with more tokens are not asked
     chain: int = 5  # nodes of a chain that is sent whole
-    links: tuple[str, ...] = option(("5G", "4G", "RTT 150 ms"), "Only this link (repeat).", "--link", metavar="NAME")
-    acceptances: tuple[float, ...] = _acceptances(ACCEPTANCES)
-    temperature: str = option("0", TEMPERATURE, metavar="T|own")
+    links: tuple[str, ...] = setting(
+        ("5G", "4G", "RTT 150 ms"), "Only this link (repeat).", "NAME", shown="5G, 4G, RTT 150 ms", flag="--link"
+    )
+    acceptances: tuple[float, ...] = _acceptances(ACCEPTANCES, OF_ORACLE)
+    temperature: str = setting("0", TEMPERATURE, "T|own")
 
 
 def _refuse_split(effort: SplitEffort, inputs: SuiteInputs) -> None:
@@ -203,25 +204,16 @@ SPLIT = Suite(
     "moa_bench.suites.split.measure",
     SplitEffort(),
     SplitEffort(1, 12, chain=3, links=("RTT 0", "4G")),
-    ("model", "level", "pin", "questions", "drafters", "shape"),
+    ("model", "level", "pin", "questions", "drafter", "shape"),
     _refuse_split,
 )
 SUITES: tuple[Suite[Any], ...] = (ALONE, CAPACITY, CUT, ENGINE, SCALE, SINGLE, SPLIT)
-MEASURE_WITH_IT = "Measure with that one."
 RETIRED = dict.fromkeys(
     ("codecs", "hostile", "invariance", "micro", "quality", "same-text", "soak", "texts"), MEASURE_WITH_IT
 )
 RETIRED |= {
     "payoff": "`moa-bench capacity --rtt MS` serves users over a round trip.",
     "simulate": "A test holds the simulation against what was measured.",
-}
-RETIRED_OPTIONS: dict[str, tuple[str, ...]] = {
-    "cut": ("--format", "--trace"),
-    "run": ("--trace",),
-    "single": ("--format",),
-    "split": ("--format", "--trace"),
-    "capacity": ("--format", "--link", "--think"),
-    "engine": ("--format", "--kernels"),
 }
 
 

@@ -5,12 +5,12 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from moa_shared.drafter.checkpoint.shipped import DEEP_DRAFTER, DEFAULT_DRAFTER
 from moa_shared.programs.progress import make_progress
 from moa_training.evaluation.evaluation import evaluate
-from moa_training.options import EvaluationOptions, Execution
+from moa_training.options import EvaluationOptions
 from moa_training.report import task_table, text_table
 
 from moa_bench.machine import on_cores
@@ -27,7 +27,7 @@ def measure(effort: AloneEffort, run: SuiteRun) -> Result:
         limit=effort.questions,
         answer_tokens=effort.answer_tokens,
         prompt_tokens=effort.longest_prompt,
-        execution=cast(Execution, run.level),
+        execution=run.level,
         standalone=effort.alone_tokens,
         task_tokens=effort.task_tokens,
         temperature=effort.temperature,

@@ -31,13 +31,13 @@ _WHOLE = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
 def read_value(kind: Any, value: object, limits: Mapping[str, float] = {}) -> Any:
     """A value of a setting.
 
-    `kind`: of the field: bool, int, float, str, Path, a Literal of words, tuple[str, ...], or one of them or None.
-    `value`: text, or what TOML has for it. `limits`: of a number: ge, gt, le, lt. ValueError: what was expected.
+    `kind`: of the field: bool, int, float, str, Path, a Literal of words, tuple[one of them, ...], or one of them or
+    None. `value`: text, or what TOML has. `limits`: of numbers: ge, gt, le, lt. ValueError: what was expected.
     """
     result = _read(kind, value)
     for name, limit in limits.items():
         holds, words = LIMITS[name]
-        if not holds(result, limit):  # nor does it for NaN
+        if not all(holds(part, limit) for part in (result if isinstance(result, tuple) else [result])):  # nor for NaN
             raise ValueError(f"expected {words} {limit}")
     return result
 
@@ -68,7 +68,7 @@ def _read(kind: Any, value: object) -> object:
     if get_origin(kind) is tuple:
         if not isinstance(value, tuple | list):
             raise ValueError("expected a list of texts")
-        return tuple(_read(str, part) for part in value)
+        return tuple(_read(get_args(kind)[0], part) for part in value)
     read, expected = _READERS[kind]
     if (result := read(value)) is None:
         raise ValueError(f"expected {expected}")

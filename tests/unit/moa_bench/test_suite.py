@@ -1,66 +1,33 @@
-"""Options come from fields: their names, types, defaults and ranges; what is given takes a field's place."""
+"""What a command line gives takes the place of a suite's own effort, or is refused."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import click
 import pytest
-from click.testing import CliRunner
-from inline_snapshot import snapshot
-from moa_bench.suite import named_path, option, options_of, with_given
+from moa_bench.registry import CAPACITY
+from moa_bench.suite import SuiteInputs, with_given
+from moa_shared.errors import ConfigError
 
 
-@dataclass(frozen=True)
-class Effort:
-    cells: int = option(3, "How many.", type=click.IntRange(1))
-    rate: float = option(0.5, "How fast.", "--speed", type=click.FloatRange(max=1))
-    links: tuple[str, ...] = option(("4G", "5G"), "Only this.", "--link", metavar="NAME")
-    lengths: tuple[int, int] = option((1, 9), "From and to.")
-    kind: Literal["plain", "drafts"] = option("plain", "Who.")
-    file: Path | None = option(None, "Where from.")
-    alone: bool = option(False, "Nothing else.")
-    drafters: Mapping[str, Path] = option({}, "These too.", "--drafter", type=named_path, multiple=True)
-    hidden: int = 7
-
-
-def run(*arguments: str) -> Effort | str:
-    """What a command makes of its arguments, or what it says."""
-    made: list[Effort] = []
-
-    @click.command()
-    @options_of(Effort)
-    def command(**flags: Any) -> None:
-        made.append(with_given(Effort(), flags | {"hidden": 9}))
-
-    said = CliRunner().invoke(command, arguments)
-    return made[0] if made else said.output.splitlines()[-1]
+def test_what_is_given_takes_its_place() -> None:
+    given: dict[str, Any] = {"users": ("2", "3"), "rtts_ms": ("50",), "kinds": ("plain",), "seed": None, "model": "any"}
+    found = with_given(CAPACITY.quick, given)
+    assert (found.users, found.rtts_ms, found.kinds) == ((2, 3), (50.0,), ("plain",))
+    assert (found.seconds, found.seed) == (CAPACITY.quick.seconds, 0)
+    named = with_given(SuiteInputs(), {"drafter": ("MoA, N = 0=n0", "b=c")})
+    assert named.drafters == {"MoA, N = 0": Path("n0"), "b": Path("c")}
 
 
 @pytest.mark.parametrize(
-    ("arguments", "fields"),
+    ("given", "said"),
     [
-        ((), {}),
-        (("--cells", "4"), {"cells": 4}),
-        (("--speed", "1"), {"rate": 1.0}),
-        (("--link", "RTT 0", "--link", "4G"), {"links": ("RTT 0", "4G")}),
-        (("--lengths", "2", "5"), {"lengths": (2, 5)}),
-        (("--kind", "drafts", "--file", "a", "--alone"), {"kind": "drafts", "file": Path("a"), "alone": True}),
-        (("--drafter", "MoA, N = 0=n0", "--drafter", "b=c"), {"drafters": {"MoA, N = 0": Path("n0"), "b": Path("c")}}),
+        ({"users": ("0",)}, "expected at least 1"),
+        ({"kinds": ("none",)}, "expected 'plain', "),
+        ({"drafter": ("=c",)}, "--drafter is ('=c',): expected NAME=PATH"),
+        ({"think": "on"}, "--think is not a setting any more. Measure with that one."),
     ],
 )
-def test_what_is_given_takes_its_place(arguments: tuple[str, ...], fields: dict[str, Any]) -> None:
-    assert run(*arguments) == Effort(**fields)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--cells", "0"), snapshot("Error: Invalid value for '--cells': 0 is not in the range x>=1.")),
-        (("--drafter", "=c"), snapshot("Error: --drafter =c is not NAME=PATH or NAME=ID.")),
-        (("--hidden", "1"), snapshot("Error: No such option '--hidden'.")),
-    ],
-)
-def test_what_cannot_be_is_refused(arguments: tuple[str, ...], message: str) -> None:
-    assert run(*arguments) == message
+def test_what_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        with_given(SuiteInputs() if "drafter" in given else CAPACITY.full, given)
+    assert said in refused.value.message
