@@ -16,8 +16,6 @@ from netsim.profiles import Scenario
 
 MEDIAN_LIMIT_S = 0.3e-3
 P99_LIMIT_S = 5e-3
-
-
 _RATIO = math.log(1.02)
 _FLOOR_S = 1e-6
 

@@ -125,7 +125,6 @@ class Trace:
     """Rows in order of time, at least one; the first is at 0. The last row lasts as long as the one before it."""
 
     rows: tuple[Row, ...]
-    remarks: tuple[str, ...] = ()  # what was corrected while it was read, for people
 
     @property
     def duration_s(self) -> float:
@@ -164,10 +163,10 @@ def _conditions(row: Row, direction: Direction, base: Conditions) -> Conditions:
     return base
 
 
-def from_zero(rows: Sequence[Row], remarks: Sequence[str] = ()) -> Trace:
+def from_zero(rows: Sequence[Row]) -> Trace:
     """A trace whose first row is moved to time 0 (recordings begin at any time)."""
     start = rows[0].t_s
-    return Trace(tuple(replace(row, t_s=round(row.t_s - start, 6)) for row in rows), tuple(remarks))
+    return Trace(tuple(replace(row, t_s=round(row.t_s - start, 6)) for row in rows))
 
 
 def read_trace(path: Path, ignored: Sequence[str] = ()) -> Trace:
@@ -201,7 +200,6 @@ def parse_trace(text: str, source: str, ignored: Sequence[str] = ()) -> Trace:
     if not rows:
         raise UsageError(f"{source} has no rows.")
     kept: list[Row] = []
-    remarks: list[str] = []
     for line, row in rows:
         if not kept or row.t_s > kept[-1].t_s:
             kept.append(row)
@@ -214,8 +212,7 @@ def parse_trace(text: str, source: str, ignored: Sequence[str] = ()) -> Trace:
             )
         said = {name: value for name in COLUMNS[1:] if (value := getattr(row, name)) not in (None, "")}
         kept[-1] = replace(before, **said)
-        remarks.append(f"{source}, line {line}: a second row for {row.t_s:g} s; its values replace those before.")
-    return from_zero(kept, remarks)
+    return from_zero(kept)
 
 
 def _checked(header: list[str], source: str, ignored: Sequence[str]) -> list[str]:

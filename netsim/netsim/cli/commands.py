@@ -196,10 +196,7 @@ def list_links(as_json: bool) -> None:
 
 @click.command("clean")
 def clean() -> None:
-    """Remove what killed runs left.
-
-    A run does so itself when it starts; use this to look, or to leave nothing.
-    """
+    """Remove what killed runs left, as each run does when it starts."""
     require_root()
     removed = clean_leftovers()
     control.running()  # removes dead sockets on its way

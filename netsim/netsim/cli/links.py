@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from dataclasses import fields
 from functools import reduce
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import click
 
@@ -21,9 +21,6 @@ from netsim.run.tun import TunBackend
 from netsim.traces import Trace, parse_timed_event, read_trace
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-# Options end at the first word of the command, whose own options are not ours.
-_BEFORE_A_COMMAND = {"allow_interspersed_args": False}
 
 
 def _together(*options: Decorator) -> Decorator:
@@ -59,7 +56,7 @@ _backend_options = _together(
 )  # fmt: skip
 
 
-@click.command("run", context_settings=_BEFORE_A_COMMAND)
+@click.command("run", context_settings={"allow_interspersed_args": False})  # the command's own are not ours
 @_scenario_options(required=True)
 @_backend_options
 @_session_options
@@ -74,25 +71,7 @@ def run(words: tuple[str, ...], **given: Any) -> None:
     _play(_scenario(given), given, words)
 
 
-class _AfterItsArgument(click.Command):
-    """A command whose options may come after its first argument too, until a word, or --, begins the command to run."""
-
-    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        takes_value = {
-            flag: isinstance(each, click.Option) and not each.is_flag for each in self.params for flag in each.opts
-        }
-        options: list[str] = []
-        argument: list[str] = []
-        rest = list(args)
-        while rest and rest[0] != "--" and not (argument and not rest[0].startswith("-")):
-            word = rest.pop(0)
-            (options if word.startswith("-") else argument).append(word)
-            if takes_value.get(word) and rest:
-                options.append(rest.pop(0))
-        return super().parse_args(ctx, [*options, *argument, *rest])
-
-
-@click.command("replay", cls=_AfterItsArgument, context_settings=_BEFORE_A_COMMAND)
+@click.command("replay")
 @_scenario_options(default="4g")
 @click.option(
     "--from", "start_s", type=click.FloatRange(min=0), default=0.0, metavar="SECONDS", help="Begin so far into it."
@@ -108,12 +87,9 @@ def replay(
 ) -> None:
     """Drive a link from a recorded trace.
 
-    The profile fills in what the trace leaves blank. Options come before or after the trace, then the command; see
-    `netsim run`.
+    The profile fills in what the trace leaves blank; a command comes after --, as of `netsim run`.
     """
     read = read_trace(trace, ignore).since(start_s)
-    for remark in read.remarks:
-        click.echo(f"netsim: {remark}", err=True)
     _play(_scenario(given, read, loop), given, words)
 
 
@@ -161,8 +137,6 @@ def _play(scenario: Scenario, given: dict[str, Any], words: tuple[str, ...]) -> 
     """Plays the scenario over the backend, with or without a command, and exits with the command's status."""
     options = _options(given)
     serve, port = given["serve"], given["port"]
-    if words[:1] == ("--",):  # click keeps the dashes where an argument came before them
-        words = words[1:]
     upstream = None if given["upstream"] is None else parse_address(given["upstream"], "--upstream")
     if (upstream is not None and serve is not None) or (upstream is None and serve is None and port is None):
         raise UsageError(
@@ -193,7 +167,7 @@ def _play_tun(
     if not at:
         raise UsageError("--serve needs --port.", hint="Say on which port the server listens.")
     session = LinkRun(scenario, lambda loop, recorder: TunBackend(loop, scenario, recorder, at, upstream), options)
-    tun = session.backend
+    tun = cast("TunBackend", session.backend)
     with ExitStack() as stack:
         stack.callback(session.control.close)
         stack.callback(tun.close)
@@ -208,7 +182,7 @@ def _play_tun(
         return session.run(words, tun.command_prefix)
 
 
-def _announce(session: LinkRun[Any], words: tuple[str, ...]) -> None:
+def _announce(session: LinkRun, words: tuple[str, ...]) -> None:
     if not words:
         backend = session.backend
         click.echo(f"netsim carries to {backend.endpoint()} ({backend.name}, control {session.control.path})")

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 from netsim.core.conditions import Bernoulli, Conditions
 from netsim.core.link import Direction, LinkModel
@@ -60,7 +60,7 @@ class Backend(Protocol):
         """Ends what is open and frees what was made; may be called twice."""
 
 
-B = TypeVar("B", bound=Backend)
+MakeBackend = Callable[[Loop, RunRecorder], Backend]
 IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is due
 SERVER_DEADLINE_S = 120.0  # a server may have a model to load
 
@@ -114,10 +114,12 @@ class Options:
     name: str | None = None
 
 
-class LinkRun(Generic[B]):
+class LinkRun:
     """One run; owns everything that lives as long as it."""
 
-    def __init__(self, scenario: Scenario, make_backend: Callable[[Loop, RunRecorder], B], options: Options) -> None:
+    def __init__(
+        self, scenario: Scenario, make_backend: Callable[[Loop, RunRecorder], Backend], options: Options
+    ) -> None:
         self.scenario = scenario
         self.loop = Loop()
         self.recorder = RunRecorder(options.out)

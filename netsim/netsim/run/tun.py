@@ -229,9 +229,7 @@ class TunBackend(Backend):
             listener.listen(128)
         except OSError as error:
             listener.close()
-            raise UsageError(
-                f"Port {self.port} cannot be bound in the server's namespace: {error.strerror}."
-            ) from error
+            raise UsageError(f"Port {self.port} is not free in the server's namespace: {error.strerror}.") from error
         fd = listener.fileno()
         self._forwarder = subprocess.Popen(
             [sys.executable, "-P", "-m", "netsim.run.proxy", str(fd), str(upstream)],

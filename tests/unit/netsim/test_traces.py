@@ -66,10 +66,9 @@ def test_a_malformed_trace_names_its_place(text: str, place: str) -> None:
     assert place in caught.value.message
 
 
-def test_rows_of_one_time_are_merged_with_a_remark() -> None:
+def test_rows_of_one_time_are_merged() -> None:
     trace = parse_trace("t_s,down_mbps,up_mbps,event\n0,1,5,reset\n0,2,,\n1,3,,\n", "t.csv")
     assert trace.rows == (Row(0.0, 2.0, 5.0, event="reset"), Row(1.0, 3.0))
-    assert trace.remarks == ("t.csv, line 3: a second row for 0 s; its values replace those before.",)
     assert parse_trace("0 1\n1 2\n1 4\n", "t").rows == (Row(0.0, 1.0), Row(1.0, 4.0))
 
 
@@ -98,7 +97,6 @@ def test_recorded_traces_are_read(shared_dir: Path) -> None:
     assert sum(row.down_mbps or 0.0 for row in driving.rows) / len(driving.rows) == pytest.approx(15, abs=1)
     assert read_trace(folder / "5g-driving-23.txt").rows[0] == Row(0.0, down_mbps=155.0)
     walking = read_trace(folder / "4g-walking-50007.txt")  # with a second that is there twice
-    assert len(walking.remarks) == 1
     assert all(before.t_s < row.t_s for before, row in pairwise(walking.rows))
 
 
@@ -127,9 +125,9 @@ def test_the_last_row_lasts_as_long_as_the_one_before_it_and_rows_carry_events()
 
 
 def test_a_recording_is_moved_to_zero() -> None:
-    trace = from_zero([Row(1e9 + 0.1, down_mbps=1.0), Row(1e9 + 0.35, up_mbps=2.0)], ["corrected"])
+    trace = from_zero([Row(1e9 + 0.1, down_mbps=1.0), Row(1e9 + 0.35, up_mbps=2.0)])
     assert [row.t_s for row in trace.rows] == [0.0, 0.25]
-    assert (trace.rows[0].down_mbps, trace.rows[1].up_mbps, trace.remarks) == (1.0, 2.0, ("corrected",))
+    assert (trace.rows[0].down_mbps, trace.rows[1].up_mbps) == (1.0, 2.0)
 
 
 @pytest.mark.parametrize(
