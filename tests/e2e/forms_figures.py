@@ -22,9 +22,10 @@ import click
 from moa_bench.harness.child import running_server
 from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_bench.harness.questions import chat_tokens, questions_of
-from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
+from moa_bench.harness.split_client import PlainClient, SplitClient, load_split_device
 from moa_bench.machine import collect_interleaved, on_cores, split_cores
 from moa_bench.report import Spread, paired_ratio
+from moa_client.settings import ClientSettings
 from moa_client.tools.answer_reader import AnswerReader, CallPiece, find_format
 from moa_client.tools.grammars import forced_grammar
 from moa_client.tools.template import ChatTemplate
@@ -195,7 +196,7 @@ def main(
         print(f"{answers} answers: {invalid} not of their form, {differing} others with drafts", flush=True)
         if cut_count:
             with linked(find_links(("5G",))[0], server.address) as link, make_runner() as runner:
-                device = load_split_device(runner, client_settings(server=server.address))
+                device = load_split_device(runner, ClientSettings(server=server.address))
                 with closing(SplitClient(runner, link.address, device)) as split:
                     differing, met = cut_answers(client, split, link, tokenizer, cut_count)
             print(f"{cut_count} answers over a link that is cut: {met} met the cut, {differing} others", flush=True)

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 from moa_bench.harness.questions import chat_tokens
-from moa_bench.harness.split_client import PlainClient, SplitClient, client_settings, load_split_device
+from moa_bench.harness.split_client import PlainClient, SplitClient, load_split_device
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -50,7 +51,7 @@ def test_a_device_drafts_within_the_form_where_it_has_the_library(
         if not has_library:
             monkeypatch.setattr("moa_client.device.loading.constraint_compiler", lambda *_, **__: None)
         with asyncio.Runner() as runner:
-            device = load_split_device(runner, client_settings(server=exact_server))
+            device = load_split_device(runner, ClientSettings(server=exact_server))
             split = SplitClient(runner, exact_server, device, mode=mode)
             for _ in range(2):  # in the first answer the form is still being compiled
                 assert split.ask(prompt, settings).tokens == text

@@ -4,7 +4,8 @@ from contextlib import closing
 
 import pytest
 from moa_bench.harness.questions import chat_tokens
-from moa_bench.harness.split_client import SplitClient, client_settings, load_split_device
+from moa_bench.harness.split_client import SplitClient, load_split_device
+from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.finish_rule import AnswerSettings
@@ -18,7 +19,7 @@ MOST_DOWN, MOST_UP = 60, 12  # bytes a token
 def test_an_answer_takes_few_bytes_while_the_server_drafts(default_model_files: ModelFiles, exact_server: str) -> None:
     prompt = chat_tokens(load_tokenizer(default_model_files), QUESTION)
     with make_runner() as runner:
-        device = load_split_device(runner, client_settings(server=exact_server))
+        device = load_split_device(runner, ClientSettings(server=exact_server))
         for _ in range(3):  # a busy machine may lose its link, and then all rows come
             with closing(SplitClient(runner, exact_server, device)) as client:
                 client.ask(prompt, AnswerSettings(max_tokens=TOKENS))

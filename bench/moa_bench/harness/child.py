@@ -7,7 +7,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,6 @@ class Child:
     process: subprocess.Popen[bytes]
 
     def kill(self) -> None:
-        """End it as a crash would."""
         self.process.kill()
         self.process.wait()
 
@@ -69,7 +68,6 @@ def running(module: str, arguments: Sequence[str], *, cores: set[int] | None = N
                 process.wait()
 
 
-@contextmanager
 def running_server(
     model: str = "default",
     *,
@@ -78,11 +76,10 @@ def running_server(
     flags: Sequence[str] = (),
     port: int = 0,
     cores: set[int] | None = None,
-) -> Iterator[Child]:
-    """Start a moa-server of one thread on loopback, and wait until it can be called.
+) -> AbstractContextManager[Child]:
+    """A moa-server of one thread on loopback, which can be called.
 
-    `drafter`: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path. `port`: 0: any that is
-    free.
+    `drafter`: whose memory rows it serves: "default", "deep", "none" or a checkpoint's path. `port`: 0: any free one.
     """
     # A measurement asks the same again and again, and each time the whole text is to be read; all from one address.
     arguments = [
@@ -91,8 +88,7 @@ def running_server(
         "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text",
         "--share-prefixes", "off", "--peer-requests-per-minute", "0", *flags,
     ]  # fmt: skip
-    with running("moa_server.cli", arguments, cores=cores) as server:
-        yield server
+    return running("moa_server.cli", arguments, cores=cores)
 
 
 def child_environment() -> dict[str, str]:

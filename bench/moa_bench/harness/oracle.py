@@ -67,6 +67,8 @@ class Script:
 class OracleDrafter:
     """A drafter that follows a script; a step is a device's own computation, so it sleeps for the rest of `step_ms`."""
 
+    most_depth = None
+
     def __init__(
         self,
         script: Script,
@@ -82,8 +84,9 @@ class OracleDrafter:
         self._clock = clock
         self._sleep = sleep
         near = {(token + beside) % script.vocab_size for token in script.tokens for beside in range(GUESSED)}
-        self._ids = np.array(sorted(near | {0}), np.int64)
-        self._columns = {token: column for column, token in enumerate(self._ids.tolist())}
+        # What its script can guess: to rank a whole vocabulary would take as long as its step (13 ms of Gemma's).
+        self.token_ids = np.array(sorted(near | {0}), np.int64)
+        self._columns = {token: column for column, token in enumerate(self.token_ids.tolist())}
         self._agreed = 0  # committed tokens that are the script's
         self._nodes = DraftNodes()
         self._on_text: list[bool] = []  # whether the path of each draft node is the script's
@@ -118,15 +121,6 @@ class OracleDrafter:
         return True
 
     @property
-    def token_ids(self) -> npt.NDArray[np.int64]:
-        """What its script can guess: to rank a whole vocabulary would take as long as its step (13 ms of Gemma's)."""
-        return self._ids
-
-    @property
-    def most_depth(self) -> None:
-        return
-
-    @property
     def next_position(self) -> int:
         return len(self.tokens)
 
@@ -154,10 +148,10 @@ class OracleDrafter:
     def _step(self, rows: Sequence[tuple[int, bool]]) -> Rows:
         ready = self._clock() + self._step_s
         self.steps += 1
-        logits = np.zeros((len(rows), len(self._ids)), dtype=np.float32)
+        logits = np.zeros((len(rows), len(self.token_ids)), dtype=np.float32)
         for row, (depth, on_text) in enumerate(rows):
             guesses = self.script.guesses(self.next_position + depth, on_text=on_text)
-            other = (1 - sum(guesses.values())) / max(1, len(self._ids) - len(guesses))
+            other = (1 - sum(guesses.values())) / max(1, len(self.token_ids) - len(guesses))
             for token, chance in guesses.items():
                 logits[row, self._columns[token]] = min(_SURE, math.log(chance / other)) if other > 0 else _SURE
         if (left := ready - self._clock()) > 0:

@@ -8,7 +8,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any
 
 import grpc
 from moa.v1 import moa_pb2 as pb
@@ -39,7 +38,6 @@ class TimedAnswer:
 
     @property
     def first_ms(self) -> float:
-        """Time from the question to the first token."""
         return self.arrivals_s[0] * 1e3
 
 
@@ -195,13 +193,8 @@ class SplitClient:
         return _timed(tokens, arrivals)
 
 
-def client_settings(**fields: Any) -> ClientSettings:
-    """The client program's settings with these fields, whatever this machine's environment says."""
-    return ClientSettings(**fields)
-
-
 async def _connect(address: str, silence_s: float | None = None) -> tuple[Fleet, pb.DescribeResponse]:
-    settings = client_settings()
+    settings = ClientSettings()
     fleet = Fleet([Server(address, settings.connect_seconds, silence_s or settings.silence_seconds)])
     return fleet, await fleet.describe()
 

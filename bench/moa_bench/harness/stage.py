@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from moa_client.device.loading import Device
+from moa_client.settings import ClientSettings
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
 from moa_shared.drafter.checkpoint.shipped import (
     DEEP_DRAFTER,
@@ -26,7 +27,7 @@ from moa_shared.programs.progress import Progress, make_progress
 from moa_shared.programs.run_loop import make_runner
 
 from moa_bench.harness.child import Child, running_server
-from moa_bench.harness.split_client import client_settings, load_split_device
+from moa_bench.harness.split_client import load_split_device
 from moa_bench.machine import on_cores
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def staged(model: str, level: str, server_cores: set[int] | None, own_cores: set
     with on_cores(own_cores), make_runner() as runner, tempfile.TemporaryDirectory(prefix="moa-bench-") as folder:
         path = drafter.file(Path(folder))
         with running_server(model, level=level, drafter=path, cores=server_cores) as server:
-            program = client_settings(server=server.address, model=model, drafter=path)
+            program = ClientSettings(server=server.address, model=model, drafter=path)
             device = load_split_device(runner, program)
             yield Stage(runner, files, load_tokenizer(files), drafter, server, device)
 

@@ -17,6 +17,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+from moa_client.settings import ClientSettings
 from moa_shared.defaults import INT8
 from moa_shared.errors import UnavailableError
 from moa_shared.models import load_tokenizer, resolve
@@ -28,7 +29,7 @@ from moa_bench.harness.child import Child, running_server
 from moa_bench.harness.links import RunningLink, find_links, linked
 from moa_bench.harness.oracle import Script, with_oracle
 from moa_bench.harness.questions import SURE_QUESTIONS, chat_tokens, questions_of
-from moa_bench.harness.split_client import Moment, PlainClient, SplitClient, client_settings, load_split_device
+from moa_bench.harness.split_client import Moment, PlainClient, SplitClient, load_split_device
 from moa_bench.harness.stage import find_drafter
 from moa_bench.machine import on_cores
 from moa_bench.registry import CutEffort
@@ -193,7 +194,7 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
         stack.callback(server.stack.close)
         address = server.child.address
         running = stack.enter_context(linked(chosen, address, seed=effort.seed, cores=run.own_cores))
-        device = load_split_device(runner, client_settings(server=address, model=run.model, drafter=drafter))
+        device = load_split_device(runner, ClientSettings(server=address, model=run.model, drafter=drafter))
 
         def connect(address: str, script: Script) -> SplitClient:
             """A client with an oracle that plays a script; memory comes as for the real drafter."""

@@ -26,6 +26,7 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
+from moa_client.settings import ClientSettings
 from moa_shared.programs.progress import make_progress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
@@ -35,7 +36,7 @@ from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_bench.harness.links import EmulatedLink, linked
 from moa_bench.harness.oracle import Script, has_no_drafter, with_oracle
 from moa_bench.harness.questions import PACKAGED
-from moa_bench.harness.split_client import OWN_CONNECTION, client_settings
+from moa_bench.harness.split_client import OWN_CONNECTION
 from moa_bench.harness.stage import Stage, staged
 from moa_bench.registry import KINDS, CapacityEffort
 from moa_bench.suite import JsonObject, Result, SuiteRun
@@ -76,7 +77,7 @@ class EngineAsker:
         settings: AnswerSettings,
         drafting: DraftingSettings,
     ) -> None:
-        program = client_settings(server=address)
+        program = ClientSettings(server=address)
         self._fleet = Fleet([Server(address, program.connect_seconds, program.silence_seconds)])
         self._device_for = device_for
         self._vocab_size = vocab_size
@@ -234,7 +235,7 @@ class UsersPlan:
             tree = False
         else:
             device = self._stage.device
-            device_for, tree = lambda question: device, client_settings().mode == "tree"
+            device_for, tree = lambda question: device, ClientSettings().mode == "tree"
         drafting = DraftingSettings("auto" if way.server_drafts else "device", tree=tree)
         return EngineAsker(self.address, device_for, self._stage.vocab_size, self._settings, drafting)
 

@@ -18,6 +18,7 @@ from typing import Any, Literal
 
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
+from moa_client.settings import ClientSettings
 from moa_server.verifier.startup_check import measure_times
 from moa_shared.drafter.checkpoint.shipped import DEFAULT_DRAFTER, shipped_drafter
 from moa_shared.errors import MoaError
@@ -34,7 +35,6 @@ from moa_bench.harness.questions import chat_tokens, questions_of
 from moa_bench.harness.split_client import (
     PlainClient,
     SplitClient,
-    client_settings,
     common_tokens,
     describe,
     load_split_device,
@@ -106,7 +106,7 @@ class Devices:
             if method.mode is None or (method.drafter, method.device) in self._held:
                 continue
             is_auto = method.device == "auto"  # the client's own choice among those that the server gives
-            program = client_settings(
+            program = ClientSettings(
                 server=servers[method.drafter].address,
                 model=model,
                 drafter="auto" if is_auto else drafters[method.drafter],
