@@ -28,7 +28,6 @@ class RowsHeld:
             self.first_missing += 1
 
     def crop(self, length: int) -> None:
-        """Forgets rows from position `length` on."""
         if length < self.stop:
             self._held = {position for position in self._held if position < length}
             self.stop = max(self._held, default=-1) + 1
@@ -63,7 +62,6 @@ class MemoryPlan:
         self.restart()
 
     def restart(self) -> None:
-        """Starts a new conversation: nothing of it has arrived."""
         self._rows = {plane: RowsHeld() for plane in self._widths} if self._take_rows is not None else {}
         self._first = next(iter(self._rows.values()), RowsHeld())  # of the plane that drafts need most
 

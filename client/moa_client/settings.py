@@ -224,19 +224,15 @@ class ClientSettings(SettingsBase):
     standalone_seconds: float = 30.0  # a tunnel, a lift, a change of the network: most are over in 10 s
     connect_seconds: float = 5.0  # an available server answers within one round trip
     silence_seconds: float = 60.0  # the longest wait for a frame while an answer runs: a long prompt's prefill
-    settle_seconds: float = (
-        30.0  # as `standalone_seconds`, for the same reason; a server restarts from its cache in five
-    )
+    settle_seconds: float = 30.0  # for the same reason; a server restarts from its cache in five
     idle_seconds: float = 300.0  # a server keeps a session that has left for 2 minutes; waking costs one round trip
 
     @property
     def fetch_bytes(self) -> int:
-        """The most to fetch from a server."""
         return int(1e9 * self.fetch_gb)
 
     @property
     def options(self) -> AnswerOptions:
-        """What is asked of an answer."""
         return AnswerOptions(
             temperature=self.temperature,
             top_k=self.top_k,
@@ -274,7 +270,6 @@ def read_kept() -> str | None:
 
 
 def write_kept(companion: str) -> None:
-    """Keeps a choice; empty: none."""
     path = kept_path()
     try:
         words = json.dumps(companion, ensure_ascii=False)

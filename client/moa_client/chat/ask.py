@@ -19,8 +19,6 @@ from moa_client.surface.conversation import OpenConversation
 
 
 class Phase(Enum):
-    """How far an answer is."""
-
     BEGINNING = 1
     RUNNING = 2
     CALLING = 3  # it has ended with calls of tools, whose results another answer follows

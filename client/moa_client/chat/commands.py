@@ -71,8 +71,6 @@ def nearest(name: str, known: Iterable[str], mark: str = "") -> str:
 
 
 class CommandHandler:
-    """The commands of one chat."""
-
     def __init__(self, chat: Chat) -> None:
         self._chat = chat
 
@@ -197,7 +195,6 @@ class CommandHandler:
             raise
 
     def _shown(self, name: str) -> str:
-        """A value in words."""
         value, sampling = getattr(self._chat.settings, name), self._chat.conversation.facts.sampling
         if value is None and name in sampling:
             return f"{sampling[name]:g} (the default)"

@@ -27,8 +27,6 @@ from moa_client.conversation.answer_text import AnswerText, Update
 
 
 class Prompt(Protocol):
-    """A prompt below everything else."""
-
     @property
     def is_typed_into(self) -> bool: ...  # whether the user is in the middle of a line: nothing may move it
     def request(self) -> None: ...  # asks for `TerminalPage.draw` as soon as it can be written above the prompt

@@ -80,8 +80,6 @@ _FRAME = re.compile(r'<file name="([^"\n]*)">\n.*?\n</file>\n\n', re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class TextFile:
-    """A file and its text."""
-
     name: str
     text: str
 

@@ -68,7 +68,6 @@ class Block:
         self._marks: Sequence[tuple[int, int]] = ()
 
     def mark(self, now: float, text: str) -> None:
-        """Appends a correction."""
         self._marks, self.due = ((len(self.text), len(self.text) + len(text)),), now + MARKED_S
         self.text = self._committed = self.text + text
 

@@ -40,7 +40,6 @@ class Folding:
         self._answers: dict[AnswerText, FoldedAnswer] = {}
 
     def shown(self, text: AnswerText) -> AnswerText:
-        """What of an answer is shown."""
         return text if self._marks is None else self._folded(text, self._marks).shown(text)
 
     def split(self, text: AnswerText) -> AnswerSplit | None:
@@ -91,7 +90,6 @@ class FoldedAnswer:
         )
 
     def _read(self, committed: str, tokens: int) -> None:
-        """Reads further; what is new is shown."""
         before = copy(self.split)
         self.split.read(committed, tokens)
         reasoning, text = self.split.reasoning[len(before.reasoning) :], self.split.text[len(before.text) :]

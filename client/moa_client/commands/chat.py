@@ -69,7 +69,6 @@ def chat(
 
 
 def _find_conversation(settings: ClientSettings, name: str) -> str:
-    """The identifier of a conversation."""
     from moa_client.history.store import HistoryStore  # a new chat starts without the database
 
     if not settings.history:

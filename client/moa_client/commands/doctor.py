@@ -1,7 +1,7 @@
 """`moa-client doctor`: examines the way to each server, and says what to do and what to expect."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from moa_shared.errors import MoaError
@@ -10,9 +10,6 @@ from moa_shared.programs.config import load_settings, settings_of
 from moa_shared.programs.entry import StartLine, write_output
 
 from moa_client.settings import SECTION, ClientSettings
-
-if TYPE_CHECKING:
-    pass
 
 USED = {"server", "tls", "tls_ca", "insecure", "model", "drafter", "companion", "drafting", "threads", "cache_dir"}
 
@@ -36,7 +33,6 @@ def doctor(config_file: Path | None, **flags: Any) -> None:
 
 
 async def _examine(settings: ClientSettings) -> int:
-    """Examines all servers; the exit code."""
     from moa_shared.programs.machine import Check, check_line, exit_code
     from moa_shared.programs.progress import SilentProgress
 

@@ -1,7 +1,4 @@
-"""`moa-client history`: lists, shows, exports, searches and deletes the conversations that this device keeps.
-
-No command needs a server, or that the model of a conversation is still served.
-"""
+"""`moa-client history`: lists, shows, exports, searches and deletes the conversations that this device keeps."""
 
 from __future__ import annotations
 

@@ -175,7 +175,6 @@ class DraftInFlight:
         return path
 
     def drop(self) -> None:
-        """Throws it away."""
         if self.tree:
             self.epoch += 1
         self._whole, self._node, self._below = StreamedTree(), None, None
@@ -329,7 +328,6 @@ class Conversation:
     # ------------------------------------------------------------ inside
 
     def _crop(self, length: int) -> None:
-        """Forgets the turns from position `length` on."""
         del self.tokens[length:]
         del self.provenance[length:]
         self.hashes.crop(length)

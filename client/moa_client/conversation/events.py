@@ -78,8 +78,6 @@ def joined(runs: Iterable[TextRun]) -> tuple[TextRun, ...]:
 
 
 class LinkState(Enum):
-    """The state of the link to the server."""
-
     GOOD = "good"
     SLOW = "slow"  # answers come, but a round trip takes several steps of the server
     OFFLINE = "offline"  # the timer ran out, the stream broke, or the user wants it
@@ -266,8 +264,6 @@ class Continued:
 
 
 class Permission(Enum):
-    """Whether a call of a tool may be run."""
-
     ONCE = "once"
     ALWAYS = "always"  # and so may all calls of this tool in this conversation
     DENIED = "denied"
@@ -290,8 +286,6 @@ class CallWanted:
 
 @dataclass(frozen=True, slots=True)
 class CallDecided:
-    """Whether a call that waited is run."""
-
     call: str
     permission: Permission
 
@@ -351,8 +345,6 @@ class Rewound:
 
 @dataclass(frozen=True, slots=True)
 class Titled:
-    """The conversation has another title."""
-
     title: str
 
 

@@ -220,7 +220,6 @@ class OpenAnswers:
         return text
 
     def start_of(self, answer: OpenAnswer) -> int:
-        """Where an answer begins."""
         return self.conversation.answer_start if answer is self.front else len(self.text_before(answer))
 
     def write(
@@ -272,7 +271,6 @@ class OpenAnswers:
     # ------------------------------------------------------------ inside
 
     def _end(self, finish: Finish, *, provisional: bool = False) -> None:
-        """Ends the current answer for its reader."""
         if self.current is not None:
             self.current.figures.finish, self.current = finish, None
             self.events.append(events.Ended(finish, provisional=provisional))

@@ -39,8 +39,6 @@ COMPANION = "companion"  # the choice of the companion to draft for the server t
 
 @dataclass(frozen=True, slots=True)
 class DrafterCandidate:
-    """A drafter on this device."""
-
     name: str
     level_ms: float  # of a level of a draft
     tokens_a_forward: float  # that one yields, with the target's own; 0: not known
@@ -48,8 +46,6 @@ class DrafterCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ServerPace:
-    """How fast a server is."""
-
     step_ms: float  # a plain step
     row_ms: float  # each additional row
     rtt_ms: float

@@ -110,8 +110,6 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Drafting:
-    """How this device drafts for a target."""
-
     new_drafter: Callable[[], drafters.ClientDrafter]  # makes one for a conversation, over the same weights
     fingerprint: bytes = b""  # of the drafter whose memory the server sends; empty: none
     planes: Mapping[Plane, int] = field(default_factory=dict)  # numbers of a row of each plane of it, states first

@@ -43,8 +43,6 @@ NAME_ONE = "Name one with --companion FILE, or leave --companion out."
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """Files for a device."""
-
     served: pb.DescribeResponse  # what the server describes, or described when last available
     files: ModelFiles
     drafters: Mapping[bytes, Path]  # checkpoints that --drafter means, by fingerprint

@@ -42,8 +42,6 @@ DrafterResult = DraftExtended | TokenWritten | MoaError  # it failed, or could n
 
 
 class DrafterExecutor:
-    """Runs calls in order on one thread."""
-
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="drafter")
 

@@ -142,7 +142,6 @@ class DraftWindow:
             self.acceptance.learn(DraftTree(growth.tokens, growth.parents), tokens)
 
     def on_sent(self, nodes: int) -> None:
-        """Counts a sent frame with this many nodes."""
         self._sent += nodes
 
     @property
@@ -159,7 +158,6 @@ class DraftWindow:
         return self.acceptance.level.high < self._least_chance
 
     def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
-        """Whether this draft is worth another level."""
         grows = self._is_worth(draft, now_ms)
         self._is_drafting = self._is_drafting or grows
         return grows

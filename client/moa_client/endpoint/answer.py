@@ -256,7 +256,6 @@ class Form:
         return b"".join(map(self.part, self.answer.take()))
 
     def part(self, piece: Piece) -> bytes:
-        """What a piece of the answer is sent as."""
         raise NotImplementedError
 
     def last(self) -> bytes:

@@ -55,8 +55,6 @@ def _think(value: object) -> object:
 
 
 class OllamaRequest(RequestFields):
-    """What both kinds of requests have."""
-
     refused = REFUSED
     model: Annotated[
         str, BeforeValidator(lambda name: name.removesuffix(LATEST) if isinstance(name, str) else name)

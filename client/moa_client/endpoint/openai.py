@@ -43,8 +43,6 @@ class ResponseFormat(RequestFields):
 
 
 class ChoicesRequest(AnswerRequest):
-    """What requests for chats and for texts have."""
-
     stream_options: StreamOptions = StreamOptions()
     response_format: ResponseFormat = ResponseFormat(type="text")
 

@@ -294,7 +294,6 @@ class EmbeddingRequest(RequestFields):
         return texts
 
     def response(self, model: str, texts: Sequence[Sequence[int]], vectors: Vectors) -> dict[str, Any]:
-        """The response; `texts`: their tokens."""
         tokens, made = sum(map(len, texts)), enumerate(_written(each, self.encoding_format) for each in vectors[0])
         return {
             "object": "list",

@@ -85,8 +85,6 @@ class Handlers:
     def answers(
         self, kind: type[openai.ChatRequest | openai.TextRequest | anthropic.MessagesRequest | ollama.OllamaRequest]
     ) -> Callable[[Request], Awaitable[Response]]:
-        """Answers requests of a kind."""
-
         async def answer(request: Request) -> Response:
             asked = parsed_request(kind, await read_json(request))
             if not isinstance(asked, ollama.OllamaRequest) or (fields := asked.loaded) is None:

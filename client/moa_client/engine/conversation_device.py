@@ -170,12 +170,6 @@ class ConversationDevice:
             return DeviceDrafting(None, {}, step_ms, *self._parts)
         return DeviceDrafting(drafting.new_drafter(), drafting.planes, step_ms, *self._parts)
 
-    @property
-    def plain_step_ms(self) -> float | None:
-        """Time of a plain step of the server; None before one was measured."""
-        step_ms = self.drafting.online.window.step_ms
-        return step_ms.mean if step_ms.samples else None
-
     def change(self, device: Device) -> None:
         """Drafts with another device, while no stream is open; the next one has its drafter's fingerprint."""
         before = self.drafting

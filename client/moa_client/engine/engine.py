@@ -73,7 +73,6 @@ class ClientEngine:
 
     @property
     def figures(self) -> Figures:
-        """Of the newest answer."""
         return self.answers.figures
 
     @property

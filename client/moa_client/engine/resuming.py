@@ -38,7 +38,6 @@ Inbox = asyncio.Queue[InboxItem]  # what a conversation's engine handles, one th
 
 
 def taken(inbox: Inbox) -> Iterator[InboxItem]:
-    """What is in an inbox, oldest first."""
     while not inbox.empty():
         yield inbox.get_nowait()
 

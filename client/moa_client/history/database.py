@@ -264,8 +264,6 @@ _LET_GO = """DELETE FROM responses WHERE used < :now AND (used < :now - :seconds
 
 @dataclass(frozen=True, slots=True)
 class KeptResponse:
-    """A response that is kept."""
-
     identifier: str
     previous: str | None  # the one that it continues
     created: float  # in seconds since 1970

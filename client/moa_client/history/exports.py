@@ -75,7 +75,6 @@ def list_table(summaries: Sequence[Summary]) -> str:
 
 
 def shown_hit(hit: Hit) -> str:
-    """What a search has found, for a person."""
     snippet, title = plain_line(" ".join(hit.snippet.splitlines())), plain_line(hit.title, TITLE_CHARACTERS)
     return f"{hit.identifier}  {_moment(hit.asked)}  question {hit.number} of: {title}\n    {snippet}\n"
 

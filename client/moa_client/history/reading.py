@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
 
 class AnswerStatus(Enum):
-    """What is known of an answer."""
-
     RUNNING = "running"  # or the program was killed while it was
     UNVERIFIED = "unverified"  # it ended without the server, which has not decided it yet
     DECIDED = "decided"  # nothing about it will change
@@ -39,8 +37,6 @@ class AnswerStatus(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ConversationOrigin:
-    """Which model a conversation is with."""
-
     model: str
     target: bytes = b""  # fingerprint of its weights
     tokenizer: bytes = b""  # hash of its tokenizer
@@ -195,8 +191,6 @@ _SAID = f"""SELECT conversation, {_TITLE}, (SELECT count(*) FROM answers AS befo
 
 
 class HistoryReader:
-    """Reads the history."""
-
     def __init__(self, database: Database) -> None:
         self.database = database
 

@@ -55,6 +55,7 @@ class HistoryStore(HistoryReader):
         self._transaction = self.database.transaction
         self._clock = clock
         self._writers = Writers(self.database.path.with_name(LOCKS))
+        self.release = self._writers.release  # this program writes a conversation no more: others may reopen it
         self.responses = KeptResponses(self.database, clock)
 
     def close(self) -> None:
@@ -74,10 +75,6 @@ class HistoryStore(HistoryReader):
             )
         self._writers.hold(identifier)
         return identifier
-
-    def release(self, conversation: str) -> None:
-        """This program writes a conversation no more, which it has created or reopened: others may reopen it."""
-        self._writers.release(conversation)
 
     def set_origin(self, conversation: str, origin: ConversationOrigin) -> None:
         """Called when the server or its level of execution is another one."""

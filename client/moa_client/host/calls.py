@@ -58,7 +58,6 @@ class Calls:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a call waits for permission."""
         return bool(self._waiting)
 
     @property

@@ -59,8 +59,6 @@ class Reached:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """This device is ready for questions."""
-
     device: Device
     reached: Reached
     offer: str = ""  # a companion that would fit, as `moa-client companion set` takes it; empty: none, or there is one

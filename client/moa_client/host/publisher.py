@@ -91,7 +91,6 @@ class Publisher:
         return sum(map(self.is_part, self.answers[:answers]))
 
     def rewind(self, answers: int) -> None:
-        """Keeps the first `answers` answers."""
         self._drop(answers)
         self.publish(events.Rewound(min(answers, len(self.answers))))
 

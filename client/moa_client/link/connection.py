@@ -78,8 +78,6 @@ class FrameReceived:
 
 @dataclass(frozen=True, slots=True)
 class StreamOpened:
-    """A stream is open."""
-
     stream: int
     opened: pb.Opened
     took_ms: float  # from Open to Opened

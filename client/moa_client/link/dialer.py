@@ -52,7 +52,6 @@ class Dialer:
 
     @property
     def _servers(self) -> list[Server]:
-        """Those that may serve the conversation now."""
         home = self._fleet.home
         return [home] if home is not None and not self._leaves_home else self._fleet.servers
 

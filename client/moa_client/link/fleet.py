@@ -244,7 +244,6 @@ async def _as_member(server: Server) -> Server | ServerName:
 
 @asynccontextmanager
 async def connect(servers: Sequence[Server]) -> AsyncIterator[Fleet]:
-    """The fleet of these servers, closed at the end."""
     fleet = Fleet(await asyncio.gather(*map(_as_member, servers)))
     try:
         yield fleet

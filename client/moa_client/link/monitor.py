@@ -133,7 +133,6 @@ class LinkMonitor:
         return self._beat_after_ms + max(self._half_timer_ms, self._rtt.mean + late_ms)
 
     def is_lost(self, now_ms: float) -> bool:
-        """Whether the server has been silent for too long."""
         return self._waiting and now_ms >= self._heard_ms + self.timeout_ms
 
     def is_stuck(self, now_ms: float) -> bool:

@@ -37,8 +37,6 @@ MOST_LOAD = 0.95  # beyond it the time of a step says little: the server may ref
 
 @dataclass(frozen=True, slots=True)
 class ServerRank:
-    """What is known about a server."""
-
     rtt_ms: float | None = None  # a round trip; None: not measured
     step_ms: float = 0.0  # a plain step, of a server that has nothing else to do
     load: float = 0.0  # how much of it is taken, 0 to 1

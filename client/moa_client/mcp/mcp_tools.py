@@ -52,7 +52,6 @@ class ToolServerConnection:
         self._task: asyncio.Task[None] | None = None
 
     async def start(self) -> list[types.Tool]:
-        """Starts it; its tools."""
         stderr, started = bytearray(), asyncio.get_running_loop().create_future()
         self._is_ending = asyncio.Event()
         self._task = asyncio.create_task(self._hold(started, stderr))
@@ -199,7 +198,6 @@ async def _bound(response: httpx2.Response) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """Why something has failed, as part of a sentence."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and error.strerror:
@@ -278,7 +276,6 @@ class McpTools:
         self._by_name: dict[tuple[str, str], Tool] = {}  # by server and name; "": whoever's is offered by that name
 
     async def start(self) -> None:
-        """Starts all servers at once."""
         failed: dict[str, str] = {}
 
         async def start(name: str) -> Sequence[types.Tool] | None:

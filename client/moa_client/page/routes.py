@@ -179,7 +179,6 @@ class Tab:
 
 
 async def _converse(tab: Tab, backend: PageBackend) -> None:
-    """One conversation: the messages of docs/device.md."""
     async with aclosing(tab.messages()) as messages:
         await serve_surface(messages, tab.send, backend.open)
 
@@ -218,8 +217,6 @@ mimetypes.add_type("text/javascript", ".js")  # whatever this system says: brows
 
 
 class PageFiles(StaticFiles):
-    """All files below the folder `static`."""
-
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
         response.headers.update({**SECURITY, "cache-control": "no-cache"})

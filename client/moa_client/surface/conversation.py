@@ -37,8 +37,6 @@ GONE = UnavailableError("The daemon has ended.", hint="Ask again: it is started 
 
 
 class Subscription:
-    """One surface's updates."""
-
     def __init__(self, most_unread: int = MOST_UNREAD) -> None:
         self._most_unread = most_unread
         self._unread: asyncio.Queue[Update | None] = asyncio.Queue()  # None: there is no more
@@ -111,7 +109,6 @@ class OpenConversation:
         self._send(do="continue", max_tokens=max_tokens)
 
     def permit(self, call: str, permission: events.Permission) -> None:
-        """Says whether a call that waits may be run."""
         self._send(do="permit", call=call, permission=permission.value)
 
     def rewind(self, answers: int) -> None:

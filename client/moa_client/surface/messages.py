@@ -93,7 +93,6 @@ _LEFT_OUT_IF_EMPTY: Mapping[type, Sequence[str]] = {
 
 
 def fields_of(update: Update) -> Fields:
-    """The JSON object of an update."""
     event = update.event
     message: Fields = {"event": _NAMES[type(event)], **object_of(event)}
     match event:

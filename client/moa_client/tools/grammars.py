@@ -39,7 +39,6 @@ class Grammar:
         self._special = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
 
     def rule(self, body: str, options: str = "") -> str:
-        """Adds a rule; its name."""
         name = f"r{len(self._rules)}"
         self._rules.append(f"{name}{options}: {body}")
         return name

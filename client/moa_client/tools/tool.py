@@ -244,7 +244,6 @@ def _is_names(names: Any) -> bool:
 
 
 def is_deeper(value: Any, most: int) -> bool:
-    """Whether brackets are nested more deeply than this."""
     if not isinstance(value, Mapping | list):
         return False
     inner = value.values() if isinstance(value, Mapping) else value

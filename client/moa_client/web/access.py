@@ -75,7 +75,6 @@ class RequestError(Exception):
         self.retry_seconds = retry_seconds
 
     def fields_at(self, path: str) -> dict[str, Any]:
-        """What the clients of a path read."""
         if path.startswith("/api/"):
             return {"error": str(self)}
         if path.startswith("/v1/messages"):
@@ -178,7 +177,6 @@ class Access:
 
     @property
     def sent_origins(self) -> tuple[str, ...]:
-        """`origins` as browsers send them."""
         return tuple(map(_as_sent, self.origins))
 
     @property
