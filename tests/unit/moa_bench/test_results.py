@@ -1,17 +1,24 @@
 """Two results side by side, what is not comparable, and what those of all targets say together."""
 
+from __future__ import annotations
+
+import gc
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from moa_bench.machine import collect_interleaved, commit_of, memory_mb, on_cores, split_cores
 from moa_bench.registry import LLAMA_CPP
-from moa_bench.report import checkout_root, with_section
+from moa_bench.report import Spread, checkout_root, paired_ratio, table, table_of, with_section
 from moa_bench.results import ORACLE, PAGE, TARGETS, compare, compare_paths, target_rows, targets_section
 from moa_bench.suites.single.tables import PLAIN, SERVER
 from moa_bench.suites.split.tables import PLAIN as STREAMING
-from moa_shared.errors import DataError, MoaError, NotFoundError
+from moa_shared.errors import ConfigError, DataError, MoaError, NotFoundError
 
 from tests.support.messages import raises
 
@@ -112,3 +119,76 @@ def test_all_sizes_are_told_together() -> None:
     assert list(target_rows({"single-1b": single, "split-1b": split})) == [
         ["one", "100.0", "1.50", "1.26", "2.00", "", "AMD (2 cores)", "abc, def"]
     ]
+
+
+@pytest.mark.parametrize("broken", ["", "<!-- /micro -->\n<!-- micro -->\n", "<!-- micro -->\n"])
+def test_a_page_without_its_markers_is_refused(tmp_path: Path, broken: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(broken)
+    with raises(DataError, snapshot("TMP/page.md lacks the lines <!-- micro --> and <!-- /micro -->. Put both back.")):
+        with_section(page, "micro", "new")
+
+
+def test_a_table_is_markdown_and_columns_are_formats_or_make_their_cells() -> None:
+    rows = [Spread(1.0, 0.5, 2.0, 3)]
+    twice = table_of([("ms", "{0:1}"), ("twice", lambda row: 2 * row.median)], rows)
+    assert twice.splitlines()[2] == "| 1.0 (0.5 to 2.0) | 2.0 |"
+    assert table(["what", "ms"], [["a", 1], ["b", 2.5]]) == "| what | ms |\n| --- | ---: |\n| a | 1 |\n| b | 2.5 |\n"
+
+
+def test_median_and_quartiles_and_ratios_of_pairs() -> None:
+    assert Spread.of([5.0, 1.0, 2.0, 4.0, 3.0]) == Spread(3.0, 2.0, 4.0, 5)
+    assert f"{Spread.of([2.0]):1}" == "2.0 (2.0 to 2.0)"
+    # Both halves of the last pair were disturbed alike: the ratio does not see it, medians of sums would.
+    assert paired_ratio([2.0, 2.0, 200.0], [1.0, 1.0, 100.0]) == Spread(2.0, 2.0, 2.0, 3)
+
+
+def test_cases_take_turns() -> None:
+    order: list[str] = []
+
+    def case(name: str) -> float:
+        assert not gc.isenabled()
+        order.append(name)
+        return float(len(order))
+
+    taken = collect_interleaved({name: lambda name=name: case(name) for name in "abc"}, 3, warm_up=1)  # type: ignore[misc]
+    assert "".join(order) == "cab" + "abc" + "bca" + "cab"
+    assert taken == {"a": [4.0, 9.0, 11.0], "b": [5.0, 7.0, 12.0], "c": [6.0, 8.0, 10.0]}
+
+
+def test_a_changed_checkout_is_marked(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b", *arguments], cwd=tmp_path, check=True)
+
+    assert commit_of(tmp_path) is None
+    assert commit_of(None) is None
+    git("init", "-q")
+    (tmp_path / "file").write_text("1")
+    git("add", "file")
+    git("commit", "-qm", "one")
+    clean = commit_of(tmp_path)
+    assert clean is not None
+    assert len(clean) >= 7
+    (tmp_path / "README.md").write_text("1")
+    git("add", "README.md")
+    git("commit", "-qm", "two")
+    assert commit_of(tmp_path) == clean  # neither another suite's result nor a text changes what is measured
+    (tmp_path / "file").write_text("2")
+    assert commit_of(tmp_path) == clean + "+"
+
+
+def test_a_child_stays_on_its_core_and_we_come_back() -> None:
+    before = os.sched_getaffinity(0)
+    core = {min(before)}
+    with on_cores(core):
+        script = "import os; print(sorted(os.sched_getaffinity(0)))"
+        child = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+        with raises(
+            ConfigError,
+            snapshot("Pinning needs two cores, this process may use 1. Leave out --pin or allow more cores."),
+        ):
+            split_cores(True)
+    assert child.stdout.strip() == str(sorted(core))
+    assert os.sched_getaffinity(0) == before
+    assert split_cores(False) == (None, None)
+    assert ((memory_mb(os.getpid()) or 0.0) > 10.0, memory_mb(2**22 + 1)) == (True, None)

@@ -1,8 +1,12 @@
 """A suite is run: its result says what it depends on, and goes where it belongs; and what suites there are."""
 
+from __future__ import annotations
+
 import json
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -10,10 +14,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from moa_bench.registry import SUITES, choose_parts
-from moa_bench.run import run_suite
-from moa_bench.suite import Result, Suite, SuiteInputs, SuiteRun
-from moa_shared.errors import ConfigError
+from inline_snapshot import snapshot
+from moa_bench.registry import CAPACITY, SUITES, choose_parts
+from moa_bench.run import RunJournal, run_suite
+from moa_bench.suite import JsonObject, Result, Suite, SuiteInputs, SuiteRun, with_given
+from moa_shared.errors import ConfigError, ConflictError, InternalError
 
 from tests.support.messages import raises
 
@@ -87,3 +92,110 @@ def test_chapters_and_parts_are_chosen_by_name_in_their_order() -> None:
     said = "There is no suite 'third'. There are first, second, and all of them: all. Or name a part, such as three."
     with raises(ConfigError, said):
         choose_parts(chapters, ("third",))
+
+
+HEADER = {"suite": "single", "commit": "abc", "effort": {"prompts": 2}}
+KEYS = ("plain, round 0", "plain, round 1", "MoA, round 0")
+
+
+@contextmanager
+def opened(path: Path, header: JsonObject = HEADER, **options: Any) -> Iterator[RunJournal]:
+    journal = RunJournal(path, header, **options)
+    try:
+        yield journal
+    finally:
+        journal.close()
+
+
+def measure_all(journal: RunJournal) -> list[str]:
+    """Asks for all cells; gives the keys of those that were measured now."""
+    measured = []
+    for number, key in enumerate(KEYS):
+
+        def measure(key: str = key, number: int = number) -> JsonObject:
+            measured.append(key)
+            return {"speed": (number, float("inf")), "text": "ü\n"}
+
+        assert journal.keep(key, measure) == {"speed": [number, float("inf")], "text": "ü\n"}
+    return measured
+
+
+def test_a_failed_cell_is_measured_again_and_what_was_before_is_kept(tmp_path: Path) -> None:
+    def fail() -> JsonObject:
+        raise KeyboardInterrupt
+
+    with opened(tmp_path / "j") as journal:
+        journal.keep(KEYS[0], lambda: {"speed": (0, float("inf")), "text": "ü\n"})
+        with pytest.raises(KeyboardInterrupt):
+            journal.keep(KEYS[1], fail)
+    with opened(tmp_path / "j") as journal:
+        assert (journal.resumed, measure_all(journal)) == (1, [*KEYS[1:]])
+
+
+def test_another_header_begins_a_new_file_and_says_what_differs(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with opened(path) as journal:
+        measure_all(journal)
+    with opened(path, {**HEADER, "commit": "def", "model": "large"}) as journal:
+        assert (journal.resumed, journal.outdated) == (0, ["commit", "model"])
+        assert measure_all(journal) == list(KEYS)
+    with opened(tmp_path / "j.old") as journal:
+        assert journal.resumed == len(KEYS)
+
+
+def test_afresh_forgets_and_a_finished_run_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with opened(path) as journal:
+        measure_all(journal)
+    with opened(path, {"commit": "def"}, afresh=True) as journal:
+        assert (journal.resumed, journal.outdated, measure_all(journal)) == (0, [], list(KEYS))
+    with opened(path, {"commit": "def"}) as journal:
+        assert (journal.resumed, journal.outdated) == (len(KEYS), [])
+        journal.discard()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_one_writer_and_one_cell_a_key(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with opened(path) as journal:
+        with raises(
+            ConflictError,
+            snapshot("Another moa-bench writes TMP/j. Let it end, or stop it, and start again: nothing is lost."),
+        ):
+            RunJournal(path, HEADER)
+        measure_all(journal)
+        with pytest.raises(InternalError, match="The suite names two cells 'MoA, round 0'"):
+            journal.keep(KEYS[2], dict)
+
+
+@pytest.mark.parametrize("place", ["file/j", "file"])
+def test_a_place_that_cannot_be_used(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("this is no database, and long enough for one to be seen")
+    with pytest.raises(
+        ConfigError, match=r"cannot be used: .+\. Make its folder one that you may write, or start again"
+    ):
+        RunJournal(tmp_path / place, HEADER)
+
+
+def test_what_is_given_takes_its_place() -> None:
+    given: dict[str, Any] = {"users": ("2", "3"), "rtts_ms": ("50",), "kinds": ("plain",), "seed": None, "model": "any"}
+    found = with_given(CAPACITY.quick, given)
+    assert (found.users, found.rtts_ms, found.kinds) == ((2, 3), (50.0,), ("plain",))
+    assert (found.seconds, found.seed) == (CAPACITY.quick.seconds, 0)
+    named = with_given(SuiteInputs(), {"drafter": ("MoA, N = 0=n0", "b=c")})
+    assert named.drafters == {"MoA, N = 0": Path("n0"), "b": Path("c")}
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"users": ("0",)}, "expected at least 1"),
+        ({"kinds": ("none",)}, "expected 'plain', "),
+        ({"drafter": ("=c",)}, "--drafter is ('=c',): expected NAME=PATH"),
+        ({"think": "on"}, "--think is not a setting any more. Measure with that one."),
+    ],
+)
+def test_what_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        with_given(SuiteInputs() if "drafter" in given else CAPACITY.full, given)
+    assert said in refused.value.message

@@ -1,23 +1,38 @@
+"""What the doctor says of a companion."""
+
 from __future__ import annotations
 
 import logging
+import re
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from inline_snapshot import snapshot
+from moa.v1 import moa_pb2 as pb
 from moa_client.commands.daemon import given_options
+from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
+from moa_client.doctor import examine_companion, judge_download, judge_drafts, judge_round_trip
+from moa_client.link.security import Security
 from moa_client.logs import configure_log, log_file
+from moa_client.servers.book import ServerBook, ServerEntry, at_addresses, find_servers, read_book, write_book
 from moa_client.settings import SECTION, ClientSettings
-from moa_shared.errors import ConfigError
+from moa_kernels import variant_name
+from moa_shared.errors import ConfigError, MismatchError, NotFoundError
 from moa_shared.programs.config import load_settings, load_settings_and_origins
+from moa_shared.programs.machine import Check, exit_code, si_bytes
+from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
 
-from tests.support.messages import raises
+from tests.support.messages import raises, says
 from tests.support.programs import environment
+from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
 
 
 def load(**flags: object) -> ClientSettings:
@@ -163,3 +178,224 @@ def test_paths_are_those_of_the_folder_in_which_they_were_given(
         *("--drafter", f"{tmp_path}/d.safetensors"),
         *("--mcp", f"{tmp_path}/kept"),
     ]
+
+
+TIME = re.compile(r"[\d.]+(?= ms)")
+
+
+@pytest.mark.skipif(variant_name() == "numpy", reason="without kernels weights are not packed")
+def test_a_companion_is_compared_with_the_server_s_model(tmp_path: Path) -> None:
+    large, small = (save_tiny_model(tmp_path / name, template="{{ messages }}") for name in ("large", "small"))
+    served = pb.DescribeResponse(identity=pb.Identity(target_id="large", target_fingerprint=b"l" * 32))
+    settings = ClientSettings(companion=str(small), model=str(large), cache_dir=tmp_path)
+    checks = [examine_companion(settings, served, SilentProgress())]
+    unknown = ClientSettings(companion=str(small), cache_dir=tmp_path)
+    checks.append(examine_companion(unknown, served, SilentProgress()))
+    assert [(check.state, TIME.sub("N", check.message), check.hint) for check in checks] == snapshot(
+        [
+            ("ok", "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms", ""),
+            (
+                "warn",
+                "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms",
+                "Its vocabulary is compared when the first chat has the server's.",
+            ),
+        ]
+    )
+    save_tokenizer(small, [*WORDS[:5], "other", *WORDS[6:]])
+    with pytest.raises(MismatchError):
+        examine_companion(settings, served, SilentProgress())
+
+
+def test_without_one_it_says_what_the_server_offers(tmp_path: Path) -> None:
+    offered = pb.Companion(name="small", bytes=250_000_000, fingerprint=b"s" * 32)
+    none, offering = pb.DescribeResponse(), pb.DescribeResponse(companion=offered)
+    settings = ClientSettings(cache_dir=tmp_path)
+    auto = replace(settings, companion="auto")
+    said = []
+    for wanted, served in ((settings, none), (settings, offering), (auto, offering), (auto, none)):
+        check = examine_companion(wanted, served, SilentProgress())
+        said.append(f"{check.state}: {check.message}. {check.hint}".strip())
+    assert said == [
+        "ok: none (docs/drafters.md#a-companion).",
+        "ok: the server offers small (250 MB). --companion auto fetches it, once: it writes here while no server answers.",
+        "warn: the server offers small (250 MB), which is not here yet. The first chat fetches it.",
+        "warn: the server offers none. Name one with --companion FILE.",
+    ]
+
+
+QUICK, DEEP = DrafterCandidate("online", 2.0, 2.4), DrafterCandidate("deep", 4.4, 3.7)
+ADAPTS = "The memory sent adapts, and fewer drafts are made: the text is the same, and comes more slowly."
+LITTLE = "drafts from here add little, and the server drafts while it has time"
+
+
+@pytest.mark.parametrize(
+    ("check", "message", "hint"),
+    [
+        (judge_round_trip(20.0, 0.25), "20.0 ms, the median of 7; 25 % of the server is taken", ""),
+        (judge_round_trip(200.0, 0.25), "200.0 ms, ", "Text comes as fast, but begins later: use a nearer server."),
+        (
+            judge_round_trip(20.0, 0.95),
+            "95 % of the server is taken",
+            "It may refuse: ask later, or add another server.",
+        ),
+        (judge_download(400_000, 0.5, 10.0), "800 kB/s (400 kB in 0.5 s); text with drafts takes up to 55 kB/s", ""),
+        (judge_download(400_000, 8.0, 10.0), "50 kB/s (400 kB in 8 s); text with drafts takes up to 55 kB/s", ADAPTS),
+        (judge_download(4_000, 1.0, 0.0), "4 kB/s (4 kB in 1 s)", ""),
+        (
+            judge_drafts([QUICK], ServerPace(1.0, 1.0, 1.0)),
+            "a level of a draft takes 2.0 ms (online); a plain step of the server 1.0 ms, 1000 tokens/s",
+            "Drafts from here come too late: give the drafter more --threads.",
+        ),
+        (judge_drafts([QUICK], ServerPace(0.0, 0.0, 1.0)), "the server does not say how long a step takes", ""),
+        (
+            judge_drafts([QUICK, DEEP], ServerPace(50.0, 1.0, 20.0)),
+            "4.4 ms (deep); a plain step of the server 50.0 ms, 20 tokens/s: about 1.7 times that with drafts from here (deep)",
+            "",
+        ),
+        (judge_drafts([QUICK, DEEP], ServerPace(4.0, 1.0, 200.0)), LITTLE, ""),
+    ],
+)
+def test_what_a_user_reads(check: Check, message: str, hint: str) -> None:
+    assert (check.state, message in check.message, check.hint) == ("warn" if hint else "ok", True, hint)
+
+
+def test_the_exit_code_is_that_of_the_first_failure() -> None:
+    checks = [Check("a", "ok", ""), Check("b", "fail", "", exit_code=69), Check("c", "fail", "", exit_code=2)]
+    assert exit_code(checks) == 69
+    assert exit_code([Check("a", "warn", ""), Check("b", "skip", "")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1e3, "1 kB"), (12_345, "12.3 kB"), (2e6, "2 MB"), (3e10, "30 GB")]
+)
+def test_bytes_have_units(count: float, text: str) -> None:
+    assert si_bytes(count) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "words"),
+    [
+        ("abc-1\n", 0o600, ""),
+        *(("abc", mode, "Others can read the key file") for mode in (0o640, 0o604, 0o620)),
+        *(
+            (text, 0o600, "does not hold one API key.")
+            for text in ("", "\n", "two words", "two\nlines", "schlüssel", "x" * 5000)
+        ),
+        (None, 0o600, "There is no key file"),
+    ],
+)
+def test_a_key_is_in_a_private_file(tmp_path: Path, text: str | None, mode: int, words: str) -> None:
+    path = tmp_path / "key"
+    if text is not None:
+        path.write_text(text)
+        path.chmod(mode)
+    entry = ServerEntry("work", "gpu.example:443", tls=True, key_file=path)
+    if words:
+        with pytest.raises((ConfigError, NotFoundError), match=words):
+            _ = entry.key
+    else:
+        assert entry.key == "abc-1"
+
+
+def test_what_leaves_this_machine_is_encrypted() -> None:
+    for open_to_all in (Security(), Security(key="abc"), Security(key="abc", insecure=True)):
+        for here in ("127.0.0.1:1", "127.8.8.8:1", "localhost:1", "[::1]:1"):
+            open_to_all.check(here)
+        for beyond in ("10.0.0.1:1", "localhost.example:1", "[::2]:1", "0.0.0.0:1"):
+            with pytest.raises(ConfigError, match="without encryption"):
+                open_to_all.check(beyond)
+            Security(tls=True, key="abc").check(beyond)
+            Security(insecure=True).check(beyond)
+
+
+def test_a_key_is_in_no_message() -> None:
+    security = Security(tls=True, key="abc-secret")
+    assert security.metadata() == (("authorization", "Bearer abc-secret"),)
+    assert "secret" not in repr(security)
+
+
+HOME = ServerEntry("home", "127.0.0.1:50051")
+WORK = ServerEntry("work", "gpu.example:443", tls=True, tls_ca=Path("/etc/wörk.pem"), key_file=Path("/k"))
+OTHER = ServerEntry("o.t-h_er", "[::1]:50051", key_file=Path('/tmp/a "key"'))
+BOOK = ServerBook().add(HOME).add(WORK).add(OTHER)
+
+
+def test_what_is_written_is_read_again_and_private(tmp_path: Path) -> None:
+    path = tmp_path / "moa" / "servers.toml"
+    write_book(BOOK.use(["work", "home"]), path)
+    assert read_book(path) == BOOK.use(["work", "home"])
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert list(path.parent.iterdir()) == [path]
+    path.write_text(path.read_text("utf-8"), "utf-8-sig")  # as some editors write it
+    assert read_book(path) == BOOK.use(["work", "home"])
+    assert read_book(tmp_path / "none.toml") == ServerBook()
+
+
+def test_the_first_server_is_in_use_and_a_removed_one_is_not() -> None:
+    assert BOOK.in_use == ("home",)
+    assert BOOK.use(["work", "work", "home"]).in_use == ("work", "home")
+    assert BOOK.remove("home") == ServerBook((WORK, OTHER))
+    changed = ServerEntry("home", "10.0.0.1:1")
+    assert BOOK.add(changed).find("home") is changed
+
+
+def test_names_that_are_not_listed_are_refused() -> None:
+    for change in (
+        lambda: BOOK.use(["home", "wrok"]),
+        lambda: BOOK.remove("wrok"),
+        lambda: find_servers(ClientSettings(server="wrok"), BOOK),
+    ):
+        with says(NotFoundError, "There is no server named wrok."):
+            change()
+    with says(NotFoundError, "There is no server named home."):
+        ServerBook().find("home")
+
+
+@pytest.mark.parametrize(
+    ("named", "found"),
+    [
+        ("", (HOME,)),
+        ("work", (WORK,)),
+        ("work,10.0.0.1:5,work", (WORK, ServerEntry("", "10.0.0.1:5"))),
+        ("gpu.example:443", (WORK,)),  # with its key and certificates, however it is named
+    ],
+)
+def test_which_servers_are_meant(named: str, found: tuple[ServerEntry, ...]) -> None:
+    assert find_servers(ClientSettings(server=named), BOOK) == found
+
+
+def test_without_a_list_the_server_is_on_this_machine() -> None:
+    assert find_servers(ClientSettings(), ServerBook()) == (ServerEntry("", "127.0.0.1:50051"),)
+    assert at_addresses(ClientSettings(server="home, work"), (HOME, WORK)).server == "127.0.0.1:50051,gpu.example:443"
+
+
+def test_the_options_of_tls_are_for_servers_that_are_not_listed() -> None:
+    settings = ClientSettings(server="work,10.0.0.1:5", tls_ca=Path("/ca.pem"), insecure=True)
+    other = ServerEntry("", "10.0.0.1:5", tls=True, tls_ca=Path("/ca.pem"), insecure=True)
+    assert find_servers(settings, BOOK) == (WORK, other)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("use = ", "TMP/servers.toml is not TOML: Invalid value (at end of document). Correct that line, or delete the file."),
+        ("use = 1", "TMP/servers.toml must hold a list `use` and tables [servers.NAME]. Correct it, or delete the file."),
+        ("more = 1", "TMP/servers.toml must hold a list `use` and tables [servers.NAME]. Correct it, or delete the file."),
+        ("[servers.a]", "servers.a.address in TMP/servers.toml: it is missing. Correct it, or remove the server."),
+        ("[servers.a]\naddress = 'b'", "servers.a.address in TMP/servers.toml: expected HOST:PORT, such as 127.0.0.1:50051. Correct it, or remove the server."),
+        ("[servers.a]\naddress = 'b:1'\nkey = 'x'", "servers.a.key in TMP/servers.toml: it is not a setting of a server; known ones: address, tls, tls_ca, tls_cert, tls_key, insecure, key_file. Correct it, or remove the server."),
+        ("[servers.a]\naddress = 'b:1'\nkey_keyring = true", "servers.a.key_keyring in TMP/servers.toml: a key is kept in a file: name it with key_file, and let only its owner read it. Correct it, or remove the server."),
+        ("[servers.'a b']\naddress = 'b:1'", "'a b' cannot be the name of a server. Use at most 40 letters, digits, dots, hyphens and underscores."),
+    ],
+)  # fmt: skip
+def test_a_damaged_list_is_refused_in_words(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "servers.toml"
+    path.write_text(text)
+    with raises(ConfigError, message):
+        read_book(path)
+
+
+def test_a_name_in_use_that_is_gone_from_the_file_counts_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "servers.toml"
+    path.write_text("use = ['gone', 'a']\n[servers.a]\naddress = 'b:1'\n")
+    assert read_book(path).in_use == ("a",)

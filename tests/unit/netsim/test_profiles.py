@@ -1,12 +1,16 @@
 """Profiles and what is said about a malformed one; settings of a running link; scenarios, which become schedules."""
 
+from __future__ import annotations
+
 import math
+import re
 from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 import yaml
 from inline_snapshot import snapshot
+from netsim.cli import COMMANDS
 from netsim.core.conditions import Bernoulli, Conditions, DelaySpec, GilbertElliott, Truncation
 from netsim.core.link import Direction, Drop, Reason, Release
 from netsim.errors import UsageError
@@ -143,3 +147,18 @@ def test_a_trace_drives_and_repeats_if_it_is_to(loop: bool) -> None:
     assert [down.at(t).rate_bps for t in (0.5, 1.5, 100.5)] == [5e6, 6e6, 5e6 if loop else 6e6]
     assert [down.cut_at(t) for t in (1.2, 101.2, 101.7)] == [True, loop, False]
     assert scenario.events()[0].kind is EventKind.BLACKHOLE
+
+
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "netsim.md").read_text()
+
+
+def test_every_command_is_described_and_no_other_is_named() -> None:
+    described = set(re.findall(r"`([a-z]+)`", "".join(re.findall(r"^\| (`netsim .*?) \|", PAGE, re.MULTILINE))))
+    described |= set(re.findall(r"^\| `netsim ([a-z]+)`", PAGE, re.MULTILINE))
+    assert described == set(COMMANDS)
+    assert set(re.findall(r"(?:^|`)netsim ([a-z]+)", PAGE, re.MULTILINE)) <= set(COMMANDS)
+
+
+def test_every_event_is_described() -> None:
+    assert all(f"`{kind}" in PAGE for kind in EventKind)

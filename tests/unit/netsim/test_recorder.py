@@ -1,16 +1,27 @@
-"""A run's files, the picture drawn from them, and how late its releases were."""
+"""What a run counts and leaves, its loop, and what a real link was measured to be."""
+
+from __future__ import annotations
 
 import gzip
 import json
+import math
+import os
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from netsim.core.link import Direction
+from netsim.errors import UsageError
+from netsim.measure import WIRE_SHARE, Measurement, to_profile, to_trace
 from netsim.picture import draw_run
-from netsim.profiles import Scenario, load
+from netsim.profiles import Scenario, load, parse
 from netsim.recorder import LatenessHistogram, RunRecorder
+from netsim.run.loop import Address, Loop, parse_address
+from netsim.traces import Row
 
 
 @pytest.fixture
@@ -79,3 +90,108 @@ def test_flags(values: list[float], flagged: bool) -> None:
     for value in values:
         histogram.add(value)
     assert histogram.summary()["flagged"] is flagged
+
+
+@pytest.fixture
+def loop() -> Iterator[Loop]:
+    made = Loop()
+    yield made
+    made.close()
+
+
+def test_timers_fire_in_order_and_never_early_unless_cancelled_or_infinite(loop: Loop) -> None:
+    fired: list[tuple[float, float]] = []
+
+    def fire(due: float) -> None:
+        fired.append((due, loop.time()))
+
+    times = [loop.time() + offset for offset in (0.02, 0.005, 0.01)]
+    for due in times:
+        loop.call_at(due, partial(fire, due))
+    loop.call_at(times[0], partial(fire, 0.0)).cancel()
+    loop.call_at(math.inf, partial(fire, 0.0))
+    loop.call_at(loop.time() + 0.03, loop.stop)
+    loop.run()
+    assert [due for due, _ in fired] == sorted(times)
+    assert all(at >= due for due, at in fired)
+
+
+def test_readers_and_writers_are_called_until_taken_away(loop: Loop) -> None:
+    read, write = os.pipe()
+    seen: list[bytes] = []
+
+    def on_readable() -> None:
+        seen.append(os.read(read, 1))
+        if len(seen) == 2:
+            loop.read(read, None)
+            loop.stop()
+
+    def on_writable() -> None:
+        os.write(write, b"abc")
+        loop.write(write, None)
+
+    loop.read(read, on_readable)
+    loop.write(write, on_writable)
+    loop.run()
+    assert seen == [b"a", b"b"]
+    os.close(read)
+    os.close(write)
+
+
+@pytest.mark.parametrize("is_running", [False, True])
+def test_stop_wakes_a_loop_that_waits_and_counts_before_the_run(loop: Loop, is_running: bool) -> None:
+    # As from a signal handler, which runs while select waits: the wake-up pipe makes the next wait return.
+    loop.call_at(loop.time() + 30.0, lambda: pytest.fail("too late"))
+    if is_running:
+        loop.call_at(loop.time(), loop.stop)
+    else:
+        loop.stop()
+    loop.run()
+    assert loop.time() < 10.0
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [(":6000", "127.0.0.1", 6000), ("localhost:1", "localhost", 1), ("[::1]:50051", "::1", 50051), ("a:0", "a", 0)],
+)
+def test_forms_of_addresses(text: str, host: str, port: int) -> None:
+    assert parse_address(text, "--listen") == Address(host, port)
+    assert str(Address("::1", 80)) == "[::1]:80"
+
+
+@pytest.mark.parametrize("text", ["6000", "host", "host:", "host:port", "host:70000", "host:-1", "fe80::1:50051"])
+def test_what_is_no_address(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--listen: .* is not an address"):
+        parse_address(text, "--listen")
+
+
+SEEN = Measurement(
+    round_trips_ms=[(0.1, 40.0), (0.6, 60.0), (1.2, 50.0)],
+    down_mbps=[(2.0, 10.0), (3.0, 12.0)],
+    up_mbps=[(2.0, 2.0)],
+    loss=0.002,
+)
+
+
+def test_a_profile_reads_back_with_the_round_trips_moments() -> None:
+    profile = parse(yaml.safe_dump(to_profile(SEEN, "home", "host:1")), "home.yaml")
+    up, down = profile.conditions(Direction.UP), profile.conditions(Direction.DOWN)
+    assert up.delay.effective().mean_ms == pytest.approx(25.0, abs=0.01)
+    # Two halves drawn apart: their sum deviates by sqrt(2) of each.
+    assert up.delay.effective().deviation_ms * 2**0.5 == pytest.approx(8.165, rel=0.01)
+    assert down.rate_bps == pytest.approx(11e6 * WIRE_SHARE, rel=1e-3)
+    assert up.rate_bps == pytest.approx(2e6 * WIRE_SHARE, rel=1e-3)
+    assert up.loss.mean == 0.002
+
+
+def test_without_load_nothing_is_said_of_rates() -> None:
+    document = to_profile(Measurement([(0.0, 5.0)], far_end=False), "x", "h:1")
+    assert not {"up", "down", "loss", "rate_mbps"} & document.keys()
+
+
+def test_a_trace_has_a_row_a_second() -> None:
+    rows = to_trace(SEEN).rows
+    assert [row.t_s for row in rows] == [0.0, 1.0, 2.0, 3.0]
+    assert rows[0] == Row(0.0, rtt_ms=50.0)
+    assert rows[2].down_mbps == pytest.approx(10.0 * WIRE_SHARE, abs=1e-3)
+    assert rows[3].up_mbps is None

@@ -1,5 +1,7 @@
 """Traces: what is written reads back, the place of what is malformed; a row goes before the profile."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -11,7 +13,17 @@ from inline_snapshot import snapshot
 from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
 from netsim.core.link import Direction
 from netsim.errors import UsageError
-from netsim.traces import EventKind, Row, Trace, format_csv, from_zero, parse_timed_event, parse_trace, read_trace
+from netsim.traces import (
+    Event,
+    EventKind,
+    Row,
+    Trace,
+    format_csv,
+    from_zero,
+    parse_timed_event,
+    parse_trace,
+    read_trace,
+)
 
 from tests.support.messages import raises
 
@@ -144,3 +156,38 @@ def test_a_trace_can_begin_in_the_middle_of_a_row(start_s: float, rows: tuple[Ro
     assert trace.since(start_s).rows == rows
     with pytest.raises(UsageError, match="lasts 8 s: it cannot begin at 8 s"):
         trace.since(8.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "event"),
+    [
+        ("12:blackhole:3", Event(12.0, EventKind.BLACKHOLE, 3.0)),
+        ("1.5:hold:0.4:up", Event(1.5, EventKind.HOLD, 0.4, (Direction.UP,))),
+        ("0:blackhole:1:both", Event(0.0, EventKind.BLACKHOLE, 1.0)),
+        ("2:reset", Event(2.0, EventKind.RESET)),
+        ("3:refuse:2", Event(3.0, EventKind.REFUSE, 2.0)),
+        ("4:change:5g", Event(4.0, EventKind.CHANGE, profile="5g")),
+        ("4:change:5g:2", Event(4.0, EventKind.CHANGE, 2.0, profile="5g")),
+    ],
+)
+def test_forms(text: str, event: Event) -> None:
+    assert parse_timed_event(text) == event
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("12", "names no event"),
+        ("x:reset", "'x' is not a number of seconds"),
+        ("1:earthquake", "'earthquake' is not an event"),
+        ("1:blackhole", "not of the form blackhole:SECONDS:DIRECTION"),
+        ("1:blackhole:2:sideways", "'sideways' is not a direction"),
+        ("1:reset:2", "not of the form reset"),
+        ("1:change", "incomplete"),
+    ],
+)
+def test_malformed_events_say_what_is_wrong(text: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_timed_event(text)
+    assert message in caught.value.message
+    assert caught.value.hint

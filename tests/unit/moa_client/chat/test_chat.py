@@ -1,18 +1,25 @@
-"""Commands of a chat whose conversation, or the opening of another one, may fail."""
+"""Commands of a chat, and what a pipe and a program are given for events, of reasoning, and in words."""
+
+from __future__ import annotations
 
 import io
+import json
 import os
-from collections.abc import AsyncGenerator
+import re
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_client.chat import question
+from moa_client.chat import messages, question
 from moa_client.chat.chat import Chat
 from moa_client.chat.commands import CommandHandler
 from moa_client.chat.keys import unasked
+from moa_client.chat.messages import facts_words, settled_remark, status_line
 from moa_client.chat.question import (
     MOST_BYTES,
     MOST_CHARACTERS,
@@ -22,18 +29,35 @@ from moa_client.chat.question import (
     read_text_file,
     with_files,
 )
-from moa_client.chat.views import PipeView
+from moa_client.chat.views import Folding, JsonView, PipeView, Shows, error_line, event_line, ready_line
+from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import Asked, Committed, Corrected, Ended, LinkState, Provisional
-from moa_client.conversation.figures import LinkStatus
+from moa_client.conversation.events import (
+    AnswerOutcome,
+    Asked,
+    Committed,
+    Corrected,
+    Earlier,
+    Ended,
+    Event,
+    HeldBack,
+    LinkChanged,
+    LinkState,
+    Provisional,
+    ServerChanged,
+    Settled,
+)
+from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.settings import ClientSettings
 from moa_client.surface.conversation import OpenConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.thinking import ReasoningMarks
-from moa_shared.errors import DataError, MoaError, UnavailableError
+from moa_shared.errors import ContextLengthError, DataError, MoaError, UnavailableError
 from moa_shared.protocol.finish_rule import Finish
+from moa_shared.sampling.settings import TokenChances
 
+from tests.support.answer_events import Told, letters
 from tests.support.messages import raises
 
 GONE = UnavailableError("The daemon has ended.", hint="Ask again.")
@@ -235,3 +259,216 @@ def test_what_is_no_text_is_refused_by_its_name(tmp_path: Path, name: str, data:
         read_text_file(tmp_path / name)
     assert raised.value.message.replace(str(tmp_path), "FOLDER") == words
     assert raised.value.exit_code == (66 if data is None and name != "." else 65)
+
+
+GOOD, AWAY = (LinkStatus(state, None, 0.0, 0.0, 0, 0) for state in (LinkState.GOOD, LinkState.OFFLINE))
+SETTLED = Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP)
+ENDED_ALONE = Ended(Finish.STOP, provisional=True)
+LIMITED = LinkChanged(LinkState.WAITING, "The server lets this key read and write 600 tokens a minute.", 11.2)
+LIMITED_AGAIN = (LIMITED, LinkChanged(LinkState.GOOD))
+ALONE = (Committed((0,)), Provisional((1,)), ENDED_ALONE)
+
+
+@pytest.mark.parametrize(
+    ("shown", "text", "remarks"),
+    [
+        (
+            (Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut."), HeldBack(), LinkChanged(LinkState.BACK)),
+            "a\n",
+            ["(offline: cut)", messages.HELD_BACK_WORDS, messages.BACK_WORDS],
+        ),
+        ((Provisional((1,)), ENDED_ALONE), "", [messages.unverified_words(1, is_printed=False)]),
+        (ALONE, "ab\n", [messages.unverified_words(1, is_printed=True)]),
+        (
+            (Committed((0,)), *LIMITED_AGAIN, Committed((1,)), *LIMITED_AGAIN, Committed((2,)), Ended(Finish.STOP)),
+            "abc\n",
+            ["(The server lets this key read and write 600 tokens a minute; the answer resumes in 12 s)"],
+        ),
+    ],
+)
+def test_a_pipe_has_what_is_committed_and_remarks_are_said_once(
+    shown: Sequence[Event], text: str, remarks: list[str]
+) -> None:
+    out, said, told = list[str](), list[str](), Told()
+    view = PipeView(out.append, said.append, unverified=shown is ALONE)
+    view.begin()
+    for event in shown:
+        view.show(told.tell(event), told.text)
+    view.end(told.text)
+    assert ("".join(out), said) == (text, remarks)
+
+
+def settled_answer() -> Told:
+    return Told(letters, "why is\nthe sky blue?", 1, *ALONE)
+
+
+def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
+    earlier, out, remarks = settled_answer(), list[str](), list[str]()
+    for event in (Earlier(Corrected(1)), SETTLED):
+        update = earlier.tell(event)
+        for view in (PipeView(out.append, remarks.append, unverified=False), JsonView(out.append, remarks.append)):
+            view.show_earlier(update, earlier.text)
+    assert remarks == [settled_remark(SETTLED, earlier.text)]
+    [line] = out
+    assert json.loads(line)["text"] == "ac"
+
+
+@pytest.mark.parametrize(
+    ("settled", "words"),
+    [
+        (Settled((1,), AnswerOutcome.CONFIRMED, Finish.STOP, 1, 1), "(The server confirms {}.)"),
+        (
+            Settled((1, 3), AnswerOutcome.COMPLETED, Finish.STOP, 1, 1),
+            "(The server has completed {}; 1 of 1 token written here was right.) It goes on:\nabd",
+        ),
+        (
+            Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
+            "(The server has corrected {}; 15 of 24 tokens written here were right.) From the sentence that changes:\nac",
+        ),
+    ],
+)
+def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(settled: Settled, words: str) -> None:
+    earlier = settled_answer()
+    earlier.tell(settled)
+    assert settled_remark(settled, earlier.text) == words.format('the answer to "why is the sky blue?"')
+    assert len(messages.settled_words(settled, AnswerText("word " * 30))) < 130
+    wild = Told(lambda tokens: "\x1b]52;c;cm0=\x07" * len(tokens), "why\x1b[2J?", 1, ENDED_ALONE, settled).text
+    assert "\x1b" in wild.committed
+    assert "\x1b" not in settled_remark(settled, wild)  # nothing that a model wrote acts on a terminal
+
+
+BLUE = "It is blue. Light is scattered by air. It is red at night."
+
+
+@pytest.mark.parametrize(
+    ("before", "text", "changed"),
+    [
+        (BLUE, "It is blue. Light is scattered by the air. It is red.", "Light is scattered by the air. It is red."),
+        (BLUE, BLUE + " Really.", "It is red at night. Really."),
+        (BLUE + " Never.", BLUE, "It is red at night."),
+        ("blue", "red", "red"),
+        ("blue ", "blue", ""),
+    ],
+)
+def test_only_what_has_changed_is_said_again(before: str, text: str, changed: str) -> None:
+    assert messages.changed_words(SETTLED, AnswerText("why?"), before, text)[1] == changed
+
+
+# ---------------------------------------------------------------- words
+
+
+STATUS = LinkStatus(LinkState.SLOW, 151.4, 12.34, 0.22, 1234, 45_600, by_server=0.4, memory_bytes=38_100)
+TEXTS = ["two words", "", "three\n"]
+FACTS = ConversationFacts("", "", "t", "s", online=True, level="int8", drafter="deep", drafter_reason="why")
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        (
+            status_line(STATUS),
+            "link slow | RTT 151 ms | 12.3 tokens/s | 62 % drafted: 40 % by the server, 22 % here | "
+            "1.2 kB up, 45.6 kB down (38.1 kB for the drafter)",
+        ),
+        (
+            status_line(AWAY, TEXTS, 2, "the server is silent."),
+            "link OFFLINE (the server is silent) | 3 words to be checked",
+        ),
+        (status_line(GOOD, TEXTS, 2), "link good | the server checks 3 words"),
+        (status_line(GOOD, ["one"]), "link good | the server checks 1 word"),
+        (status_line(GOOD, (), 1), "link good | the server finishes 1 answer"),
+        (status_line(replace(GOOD, written_standalone=24, kept=15)), "link good | standalone 24 tokens, 15 kept"),
+        (status_line(replace(AWAY, holds_back=True)), "waiting for the server | link OFFLINE"),
+        (status_line(GOOD, thinking=3), "thinking ... 3 tokens | link good"),
+        (
+            facts_words(replace(FACTS, exact=False, standalone="deep")),
+            "t at s\nexecution int8: the text may depend on what is verified together\n"
+            "drafter deep: why\ndeep writes while no server answers",
+        ),
+    ],
+)
+def test_the_status_says_what_matters_most_first(line: str, expected: str) -> None:
+    assert line == expected
+
+
+# ---------------------------------------------------------------- reasoning
+
+MARKS = ReasoningMarks(("<think>",), ("</think>",))
+ANSWER = "<think>\nFirst.\n</think>\n\nAn answer."
+
+
+@given(st.lists(st.integers(0, len(ANSWER))), st.sampled_from(["fold", "show"]))
+def test_what_is_shown_grows_and_does_not_depend_on_its_pieces(places: list[int], shows: Shows) -> None:
+    fold, text, before = Folding(MARKS, lambda: shows), AnswerText(number=1), ""
+    for end in [*sorted(places), len(ANSWER)]:
+        text.committed, text.provisional = ANSWER[:end], ANSWER[end:]
+        shown = fold.shown(text)
+        assert shown.committed.startswith(before)
+        reasoning = "" if shows == "fold" else "Thinking:\nFirst.\n\n"
+        assert shown.committed + shown.provisional == reasoning + "An answer."
+        before = shown.committed
+
+
+def test_what_goes_on_is_shown_from_where_it_was() -> None:
+    fold, text = Folding(MARKS, lambda: "fold"), AnswerText(number=1)
+    text.apply(Committed((1, 2, 3), text="<think>\nFirst."))
+    assert (fold.shown(text).committed, fold.thinking_tokens(text)) == ("", 3)
+    text.apply(Committed((4, 5), text="</think>An"))
+    text.apply(Ended(Finish.MAX_TOKENS))
+    text.seen, text.is_running = len(text.committed), True
+    text.apply(Committed((3,), text=" answer."))
+    assert (fold.shown(text).unseen, fold.thinking_tokens(text)) == (" answer.", 0)
+
+
+def test_programs_get_reasoning_in_fields_of_its_own() -> None:
+    out: list[str] = []
+    view, text = JsonView(out.append, print), AnswerText(number=1)
+    view.folding = Folding(MARKS)
+    shown: list[tuple[events.SurfaceEvent, tuple[str, ...]]] = [
+        (Committed((1,), text="<think>Fi"), ("Fi", "")),
+        (Provisional((2,), (0.9,), "rst.</think>An"), ("rst.", "An")),
+        (Corrected(1), ()),
+        (Committed((2, 3), text="rst.</think>"), ("rst.", "")),
+        (Committed((4,), text="An answer <"), ("", "An answer <")),
+        (Ended(Finish.STOP), ("", "")),
+    ]
+    for event, fields in shown:
+        text.apply(event)
+        view.show(Update(event, 1), text)
+        names = ("provisional_reasoning", "provisional") if isinstance(event, Provisional) else ("reasoning", "text")
+        line = json.loads(out[-1])
+        assert tuple(line[name] for name in names if name in line) == fields
+
+
+# ---------------------------------------------------------------- lines for programs
+
+EVENTS: list[events.SurfaceEvent] = [
+    Committed((1,), 0, "é\n", (TokenChances(-0.25, (1, 7), (-0.25, -2.5)),), (2,)),
+    Provisional((3, 4), (0.5, 1 / 3), "p"),
+    HeldBack(unread=True),
+    Corrected(4),
+    LinkChanged(LinkState.WAITING, "why", 12.34),
+    ServerChanged("model", "why"),
+    events.DrafterChanged("deep", "why"),
+    Ended(Finish.CANCELLED),
+    Settled((5,), AnswerOutcome.CORRECTED, Finish.STOP, 24, 15),
+    events.Refused(ContextLengthError("Too long.", hint="Shorten it.")),
+]
+
+
+def test_the_guide_names_every_line_and_field() -> None:
+    from tests.conftest import CHECKOUT
+
+    # An answer that is shown as committed and provisional text, with all that a surface is told.
+    status, text = (
+        LinkStatus(LinkState.GOOD, 1.0, 2.0, 0.5, 3, 4),
+        AnswerText(committed="é\n", provisional="p", likely=1),
+    )
+    lines = [event_line(Update(event, 3, status, Figures()), text) for event in EVENTS]
+    objects = [json.loads(line) for line in (*lines, ready_line(FACTS), error_line(UnavailableError("why")))]
+    names = {str(line["event"]) for line in objects} | {name for line in objects for name in line}
+    names |= {name for line in objects for name in (line.get("figures") or line.get("execution") or {})}
+    names |= {finish.name.lower() for finish in Finish} | {state.value for state in LinkState}
+    names |= {outcome.value for outcome in AnswerOutcome}
+    guide = (CHECKOUT / "docs" / "client.md").read_text("utf-8")
+    assert not names - set(re.findall(r"`([a-z_]+)`", guide)) - {"unfinished", "draining"}

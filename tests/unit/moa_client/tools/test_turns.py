@@ -1,25 +1,43 @@
-"""A conversation as its template gets it, with calls and a turn at a time; and prompts of any length, in tokens."""
+"""Tools and calls, a conversation as its template gets it, a turn at a time, and prompts of any length, in tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from moa_client.tools.answer_reader import DEFAULT, find_format
 from moa_client.tools.formats import render_tools
+from moa_client.tools.grammars import forced_grammar
 from moa_client.tools.template import PIECE, ChatTemplate, prompt_tokens
-from moa_client.tools.tool import AnsweredCall, Tool, ToolResult, mistral_id
+from moa_client.tools.tool import (
+    ANY,
+    MOST_DEPTH,
+    AnsweredCall,
+    Tool,
+    ToolCall,
+    ToolResult,
+    call_id,
+    check_schema,
+    check_tools,
+    mistral_id,
+    offer_of,
+    types_of,
+)
 from moa_client.tools.turns import ChatMessage, ConversationTurns, TemplateInput, template_input
-from moa_shared.errors import ContextLengthError, ModelSourceError
+from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sandbox.chat_template import render
 
 from tests.support.family_templates import FAMILY_TEMPLATES
 from tests.support.messages import says
-from tests.support.tool_calls import NOW, WEATHER, call
+from tests.support.tool_calls import NOW, TOOLS, WEATHER, call
 
 CHATML = """\
 {%- if tools %}{{ '<|im_start|>system\n' ~ (messages[0].content if messages[0].role == 'system') ~ (tools | tojson) }}<|im_end|>
@@ -36,7 +54,7 @@ END = 0xE000
 WEATHER_CALL, NOW_CALL = call("get_weather", city="Rome"), call("now", 1)
 CALLED = DEFAULT.render("Let me see.", [WEATHER_CALL, NOW_CALL])
 RESULTS = (AnsweredCall(WEATHER_CALL, "rain"), AnsweredCall(NOW_CALL, "12:00"))
-TOOLS = (WEATHER, NOW)
+BOTH = (WEATHER, NOW)
 
 
 class Characters:
@@ -66,14 +84,14 @@ class Characters:
         )
 
 
-def turns_of(chat_template: str, tools: Sequence[Tool] = TOOLS, system: str | None = None) -> ConversationTurns:
+def turns_of(chat_template: str, tools: Sequence[Tool] = BOTH, system: str | None = None) -> ConversationTurns:
     tokenizer: Any = Characters(chat_template)
     return ConversationTurns(tokenizer, system, 1 << 20, frozenset([END]), tools)
 
 
 def test_tools_have_the_template_that_the_model_has_for_them() -> None:
     tokenizer: Any = Characters("plain {{ messages[-1].content }}", "tools {{ tools | length }}{# tool_calls #}")
-    for tools, said in (((), "plain Rome?"), (TOOLS, "tools 2")):
+    for tools, said in (((), "plain Rome?"), (BOTH, "tools 2")):
         turns = ConversationTurns(tokenizer, None, 1 << 20, frozenset([END]), tools)
         assert tokenizer.decode(turns.of("Rome?")([])) == said
 
@@ -87,7 +105,7 @@ def test_results_follow_their_calls_as_the_template_has_them(chat_template: str,
         ChatMessage("assistant", "Let me see.", (WEATHER_CALL, NOW_CALL)),
         *(each.result for each in RESULTS),
     ]
-    given = template_input(find_format(chat_template), chat_template, said, TOOLS)
+    given = template_input(find_format(chat_template), chat_template, said, BOTH)
     whole = render(chat_template, {}, given.messages, add_generation_prompt=True, arguments=given.arguments)
     turns, tokenizer = turns_of(chat_template, system="Be brief."), Characters(chat_template)
     tokens = [*turns.of("Rome?")([]), *tokenizer.encode(CALLED if is_cut else f"{CALLED}<|im_end|>")]
@@ -123,7 +141,7 @@ QWEN = "{%- if tools %}{{ tools }}{% endif %}{% for tool_call in message.tool_ca
 
 
 def rendered(chat_template: str, *, offers_tools: bool = True) -> TemplateInput:
-    return template_input(find_format(chat_template), chat_template, MESSAGES, TOOLS if offers_tools else ())
+    return template_input(find_format(chat_template), chat_template, MESSAGES, BOTH if offers_tools else ())
 
 
 def test_a_template_that_knows_tools_gets_all_as_it_is() -> None:
@@ -150,14 +168,14 @@ def test_a_template_that_knows_none_gets_text() -> None:
     results = "<tool_response>\nsunny\n</tool_response>\n<tool_response>\n12:00\n</tool_response>"
     assert given.arguments == {}
     assert given.messages == [
-        {"role": "system", "content": render_tools(TOOLS)},
+        {"role": "system", "content": render_tools(BOTH)},
         {"role": "user", "content": "Paris?"},
         {"role": "assistant", "content": form.render(CALLING.text, CALLING.calls)},
         {"role": "user", "content": f"{results}\nAnd Rome?"},
     ]
     assert rendered("", offers_tools=False).messages[0] == {"role": "user", "content": "Paris?"}
-    asked = template_input(find_format(""), "", [ChatMessage("system", "Be brief."), ASKED], TOOLS).messages
-    assert asked == [{"role": "system", "content": f"Be brief.\n\n{render_tools(TOOLS)}"}, given.messages[1]]
+    asked = template_input(find_format(""), "", [ChatMessage("system", "Be brief."), ASKED], BOTH).messages
+    assert asked == [{"role": "system", "content": f"Be brief.\n\n{render_tools(BOTH)}"}, given.messages[1]]
 
 
 def test_a_template_that_knows_tools_but_no_calls() -> None:
@@ -268,3 +286,88 @@ def test_what_may_fit_has_the_tokens_that_it_has_in_one_piece(tokenizer: Tokeniz
     long = text * (2 * PIECE // len(text))
     tokens = tokenizer.encode(long)
     assert prompt_tokens(tokenizer, long, len(tokens)) == tokens
+
+
+MANY = [Tool(f"f{number}") for number in range(129)]
+DEEP = json.loads("[" * MOST_DEPTH + "]" * MOST_DEPTH)
+LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Tool("get weather"), "The tool's name 'get weather' cannot be used."),
+        (
+            lambda: Tool("f", parameters={"type": "string"}),
+            "The parameters of the tool f are of type 'string', expected 'object'.",
+        ),
+        (lambda: Tool("f", parameters={"default": DEEP}), "The schema of f is nested more than 64 deep."),
+        (lambda: check_tools(MANY), "129 tools are offered, at most 128 are allowed."),
+        (lambda: check_tools([NOW, NOW]), "Two tools have the name now."),
+        (lambda: check_tools(LARGE), "The parameters of all tools have 240,076 bytes, at most 196,608 are allowed."),
+        (lambda: ToolCall("id", "a b", "{}"), "The call 'id' names no tool: 'a b'."),
+        (lambda: ToolCall("id", "f", "{"), "The arguments of the call 'id' are not JSON: Expecting"),
+        (lambda: ToolCall("id", "f", "[1]"), "The arguments of the call 'id' are not a JSON object."),
+        (
+            lambda: check_schema("f", {"properties": {"x": {"items": [1]}}}),
+            "The schema of f.x[] is not a JSON object.",
+        ),
+        (lambda: check_schema("f", {"type": [[]]}), "In the schema of f, type is not a name or a list of names."),
+        (lambda: check_schema("f", {"enum": {}}), "In the schema of f, enum is not a list."),
+        (lambda: offer_of(TOOLS, name="other"), "A call of 'other' is required, which is not among the tools."),
+        (lambda: offer_of([], is_forced=True), "A call is required, but no tool is offered."),
+    ],
+)
+def test_what_cannot_be_used(make: Callable[[], object], words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make()
+    assert (caught.value.message[: len(words)], bool(caught.value.hint)) == (words, True)
+
+
+@given(st.text(), st.integers(0, 200))
+def test_ids_have_the_forms_of_openai_and_mistral(answer: str, index: int) -> None:
+    assert re.fullmatch(r"call_[a-zA-Z0-9]{24}", call_id(answer, index))
+    assert re.fullmatch(r"[a-zA-Z0-9]{9}", mistral_id(call_id(answer, index)))
+    assert call_id("chatcmpl-1", 0) == "call_Fos7dp74GPYN27s0GFrbLPQd"  # the same call has the same id, others others
+    assert len({call_id(answer, index) for answer in ("a", "b", "a/1") for index in range(20)}) == 60
+    assert (mistral_id("VvvODy9mT"), mistral_id("VvvODy9m-") != "VvvODy9m-") == ("VvvODy9mT", True)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        True,
+        {"type": "file"},
+        {"enum": []},
+        {"oneOf": [{"type": "string"}, {"$ref": "#/none"}]},
+        {"type": "object", "properties": {"y": True}, "required": ["z"]},
+        {"type": "string", "enum": [1]},
+    ],
+)
+def test_whatever_passes_is_enforced_or_refused(schema: Any) -> None:
+    tool = Tool("f", parameters={"type": "object", "properties": {"x": schema}})
+    try:
+        outcome = forced_grammar(DEFAULT, [tool], {})
+    except ConfigError as error:
+        outcome = error.message
+    assert outcome.startswith("start: ") or "cannot be enforced" in outcome
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"enum": ["a", 1, 1.5, None, True, [], {}]}, ANY),
+        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
+        ({"$ref": "#/$defs/a"}, {"integer"}),
+        ({"$ref": "#/$defs/tree"}, {"null"}),
+        *(({"$ref": to}, ANY) for to in ("#/$defs/loop", "#/$defs/none", "https://a.b/c", "#/$defs/b/type/x")),
+    ],
+)
+def test_types_of_a_schema(schema: Any, types: set[str]) -> None:
+    definitions = {
+        "a": {"$ref": "#/$defs/b"},
+        "b": {"type": "integer"},
+        "loop": {"$ref": "#/$defs/loop"},
+        "tree": {"anyOf": [{"$ref": "#/$defs/tree"}, {"type": "null"}]},
+    }
+    assert types_of(schema, {"$defs": definitions}) == types

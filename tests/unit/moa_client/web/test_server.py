@@ -1,5 +1,7 @@
 """The server inside a running loop, over sockets: what it reads, whose connections are, and how long they wait."""
 
+from __future__ import annotations
+
 import asyncio
 import json
 import signal
@@ -7,8 +9,10 @@ import socket
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from typing import Any
 
 import pytest
+from moa_client.page.routes import TRY_AGAIN, Tab
 from moa_client.web import server as server_module
 from moa_client.web.access import Access, RequestError
 from moa_client.web.server import MOST_BYTES, MOST_REFUSED, WebServer, bind, make_app, read_json, serve
@@ -282,3 +286,45 @@ def test_an_error_has_the_form_of_its_path() -> None:
     assert error.fields_at("/v1/messages") == {"type": "error", "error": kind}
     kinds = {408: "invalid_request_error", 413: "request_too_large", 500: "api_error", 503: "overloaded_error"}
     assert {each: RequestError(each, "").fields_at("/v1/messages")["error"]["type"] for each in kinds} == kinds
+
+
+class Transport:
+    """What was sent to a browser that says nothing."""
+
+    def __init__(self) -> None:
+        self.incoming = [{"type": "websocket.connect"}]
+        self.sent: list[dict[str, Any]] = []
+        self.is_asleep = False
+        scope = {"type": "websocket", "subprotocols": ["moa", "moa.key.secret"], "headers": []}
+        self.tab = Tab(WebSocket(scope, self.receive, self.send), send_s=0.01)
+
+    async def receive(self) -> dict[str, Any]:
+        if not self.incoming:
+            await asyncio.Event().wait()
+        return self.incoming.pop()
+
+    async def send(self, message: Any) -> None:
+        if self.is_asleep and message["type"] == "websocket.send":
+            await asyncio.Event().wait()
+        self.sent.append(message)
+
+
+async def test_a_tab_that_takes_nothing_in_is_cut_off_while_it_says_nothing_either() -> None:
+    transport = Transport()
+    is_left = False
+
+    async def serve(tab: Tab) -> None:
+        nonlocal is_left
+        transport.is_asleep = True
+        telling = asyncio.create_task(tab.send({"event": "committed"}))
+        try:
+            async for _ in tab.messages():
+                pass
+        finally:
+            await telling
+            is_left = True
+
+    await transport.tab.serve(serve)
+    assert is_left
+    assert transport.sent[0] == {"type": "websocket.accept", "subprotocol": "moa", "headers": []}
+    assert [message.get("code") for message in transport.sent] == [None, TRY_AGAIN]
