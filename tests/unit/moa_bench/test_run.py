@@ -168,15 +168,6 @@ def test_one_writer_and_one_cell_a_key(tmp_path: Path) -> None:
             journal.keep(KEYS[2], dict)
 
 
-@pytest.mark.parametrize("place", ["file/j", "file"])
-def test_a_place_that_cannot_be_used(tmp_path: Path, place: str) -> None:
-    (tmp_path / "file").write_text("this is no database, and long enough for one to be seen")
-    with pytest.raises(
-        ConfigError, match=r"cannot be used: .+\. Make its folder one that you may write, or start again"
-    ):
-        RunJournal(tmp_path / place, HEADER)
-
-
 def test_what_is_given_takes_its_place() -> None:
     given: dict[str, Any] = {"users": ("2", "3"), "rtts_ms": ("50",), "kinds": ("plain",), "seed": None, "model": "any"}
     found = with_given(CAPACITY.quick, given)

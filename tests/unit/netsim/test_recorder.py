@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -16,12 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from netsim.core.link import Direction
 from netsim.errors import UsageError
-from netsim.measure import WIRE_SHARE, Measurement, to_profile, to_trace
+from netsim.measure import WIRE_SHARE, Measurement, to_profile
 from netsim.picture import draw_run
 from netsim.profiles import Scenario, load, parse
 from netsim.recorder import LatenessHistogram, RunRecorder
-from netsim.run.loop import Address, Loop, parse_address
-from netsim.traces import Row
+from netsim.run.loop import Loop, parse_address
 
 
 @pytest.fixture
@@ -116,28 +114,6 @@ def test_timers_fire_in_order_and_never_early_unless_cancelled_or_infinite(loop:
     assert all(at >= due for due, at in fired)
 
 
-def test_readers_and_writers_are_called_until_taken_away(loop: Loop) -> None:
-    read, write = os.pipe()
-    seen: list[bytes] = []
-
-    def on_readable() -> None:
-        seen.append(os.read(read, 1))
-        if len(seen) == 2:
-            loop.read(read, None)
-            loop.stop()
-
-    def on_writable() -> None:
-        os.write(write, b"abc")
-        loop.write(write, None)
-
-    loop.read(read, on_readable)
-    loop.write(write, on_writable)
-    loop.run()
-    assert seen == [b"a", b"b"]
-    os.close(read)
-    os.close(write)
-
-
 @pytest.mark.parametrize("is_running", [False, True])
 def test_stop_wakes_a_loop_that_waits_and_counts_before_the_run(loop: Loop, is_running: bool) -> None:
     # As from a signal handler, which runs while select waits: the wake-up pipe makes the next wait return.
@@ -148,15 +124,6 @@ def test_stop_wakes_a_loop_that_waits_and_counts_before_the_run(loop: Loop, is_r
         loop.stop()
     loop.run()
     assert loop.time() < 10.0
-
-
-@pytest.mark.parametrize(
-    ("text", "host", "port"),
-    [(":6000", "127.0.0.1", 6000), ("localhost:1", "localhost", 1), ("[::1]:50051", "::1", 50051), ("a:0", "a", 0)],
-)
-def test_forms_of_addresses(text: str, host: str, port: int) -> None:
-    assert parse_address(text, "--listen") == Address(host, port)
-    assert str(Address("::1", 80)) == "[::1]:80"
 
 
 @pytest.mark.parametrize("text", ["6000", "host", "host:", "host:port", "host:70000", "host:-1", "fe80::1:50051"])
@@ -182,16 +149,3 @@ def test_a_profile_reads_back_with_the_round_trips_moments() -> None:
     assert down.rate_bps == pytest.approx(11e6 * WIRE_SHARE, rel=1e-3)
     assert up.rate_bps == pytest.approx(2e6 * WIRE_SHARE, rel=1e-3)
     assert up.loss.mean == 0.002
-
-
-def test_without_load_nothing_is_said_of_rates() -> None:
-    document = to_profile(Measurement([(0.0, 5.0)], far_end=False), "x", "h:1")
-    assert not {"up", "down", "loss", "rate_mbps"} & document.keys()
-
-
-def test_a_trace_has_a_row_a_second() -> None:
-    rows = to_trace(SEEN).rows
-    assert [row.t_s for row in rows] == [0.0, 1.0, 2.0, 3.0]
-    assert rows[0] == Row(0.0, rtt_ms=50.0)
-    assert rows[2].down_mbps == pytest.approx(10.0 * WIRE_SHARE, abs=1e-3)
-    assert rows[3].up_mbps is None

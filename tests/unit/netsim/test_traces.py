@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from netsim.core.conditions import Bernoulli, Conditions, DelaySpec
 from netsim.core.link import Direction
 from netsim.errors import UsageError
 from netsim.traces import (
@@ -19,7 +18,6 @@ from netsim.traces import (
     Row,
     Trace,
     format_csv,
-    from_zero,
     parse_timed_event,
     parse_trace,
     read_trace,
@@ -48,26 +46,15 @@ def test_csv_there_and_back(made: list[Row]) -> None:
 GONE = "version 0.2.0 was the last that read traces of netem-trace and Mahimahi."
 
 
-def test_blanks_inherit_and_columns_may_be_left_out() -> None:
-    trace = parse_trace("t_s, up_mbps,event\n5,1,\n6,,hold:0.5\n", "t")
-    assert trace.rows == (Row(0.0, up_mbps=1.0), Row(1.0, event="hold:0.5"))
-    assert trace.duration_s == 2.0
-    [event] = trace.events
-    assert (event.kind, event.at_s) == (EventKind.HOLD, 1.0)
-
-
 @pytest.mark.parametrize(
     ("text", "place"),
     [
         ("a,b\n1,2\n", "line 1: the header has no column t_s"),
         ("t_s,speed\n0,1\n", "line 1, column 2: there is no column 'speed'"),
-        ("t_s,loss,loss\n0,1,1\n", "line 1, column 3: 'loss' appears twice"),
-        ("t_s,loss\n", "has no rows"),
         ("t_s,loss\n0,0.1\n1,x\n", "line 3, column 2: 'x' is not a number"),
         ("t_s,loss\n0,2\n", "line 2, column 2: 2 is not between 0 and 1"),
         ("t_s,down_mbps\n1,1\n0,1\n", "line 3, column 1: time 0 does not come after 1"),
         ("t_s,down_mbps\n,1\n", "line 2, column 1: t_s is blank"),
-        ("0 1\n7\n", "line 2, column 2: 1 cells, expected 2"),
         ("t_s,event\n0,quake\n", "line 2, column 2: 'quake' is not an event"),
     ],
 )
@@ -112,34 +99,10 @@ def test_recorded_traces_are_read(shared_dir: Path) -> None:
     assert all(before.t_s < row.t_s for before, row in pairwise(walking.rows))
 
 
-PROFILE = Conditions(rate_bps=5e6, delay=DelaySpec(30.0, 4.0), loss=Bernoulli(0.01))
-
-
-def test_a_row_changes_what_it_names_in_its_direction() -> None:
-    trace = Trace((Row(0.0, down_mbps=20.0, loss=0.5), Row(1.0, up_mbps=2.0, rtt_ms=80.0)))
-    (start, down), (later, still) = trace.points(Direction.DOWN, PROFILE)
-    assert (start, later) == (0.0, 1.0)
-    assert (down.rate_bps, down.delay, down.loss) == (20e6, PROFILE.delay, Bernoulli(0.5))
-    assert (still.rate_bps, still.loss) == (PROFILE.rate_bps, PROFILE.loss)  # not those of the row before
-    [(_, up), (_, slow)] = trace.points(Direction.UP, PROFILE)
-    assert (up.rate_bps, slow.rate_bps) == (PROFILE.rate_bps, 2e6)
-
-
-def test_half_of_a_recorded_round_trip_is_each_ways_delay_without_more_variation() -> None:
-    [(_, row)] = Trace((Row(0.0, rtt_ms=80.0),)).points(Direction.UP, PROFILE)
-    assert row.delay.effective() == pytest.approx((40.0, 0.0))
-
-
 def test_the_last_row_lasts_as_long_as_the_one_before_it_and_rows_carry_events() -> None:
     trace = Trace((Row(0.0), Row(2.0, event="blackhole:1.5:up"), Row(5.0, event="reset")))
     assert (trace.duration_s, Trace((Row(0.0),)).duration_s) == (8.0, 1.0)
     assert trace.events == (parse_timed_event("2:blackhole:1.5:up"), parse_timed_event("5:reset"))
-
-
-def test_a_recording_is_moved_to_zero() -> None:
-    trace = from_zero([Row(1e9 + 0.1, down_mbps=1.0), Row(1e9 + 0.35, up_mbps=2.0)])
-    assert [row.t_s for row in trace.rows] == [0.0, 0.25]
-    assert (trace.rows[0].down_mbps, trace.rows[1].up_mbps) == (1.0, 2.0)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from itertools import count
 
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Conversation, Phase
-from moa_client.drafting.online import DraftExtended, DraftRule, DraftStep, OnlineDrafting
+from moa_client.drafting.online import DraftExtended, DraftStep, OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.memory import MemoryPlan
 from moa_server.drafting.draft_decision import DraftRecord, GrowthRule
@@ -143,7 +143,6 @@ class SimulatedUser:
 
     `drafting`: how the device drafts; None: not at all. `own_acceptance`: of the drafter that the server runs for it
     while that pays; None: it runs none.
-    `rule`: of drafts, in place of the client's own.
     """
 
     def __init__(
@@ -156,7 +155,6 @@ class SimulatedUser:
         *,
         seed: int = 0,
         own_acceptance: float | None = None,
-        rule: DraftRule | None = None,
     ) -> None:
         self.arrivals_ms: list[float] = []  # of each token
         self.up_bytes = 0
@@ -178,7 +176,7 @@ class SimulatedUser:
             self.drafter = ScriptedDrafter(text.draft_on, server.costs.draft_ms, time.after, self.post)
         memory = MemoryPlan(None, {}, Codec.INT4)  # the script needs none, so nothing waits for it
         settings = drafting or DraftingSettings("off")
-        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory, rule=rule)
+        self.online = OnlineDrafting(settings, self.conversation, self.drafter, memory)
         self.online.rest.on_opened(server_drafts=False)
         if rtt_ms := 2 * link.delay.effective().mean_ms:
             self.online.window.rtt_ms.add(rtt_ms)
@@ -374,19 +372,17 @@ def simulate(
     seed: int = 0,
     costs: Costs | None = None,
     drafting: DraftingSettings | None = None,
-    rule: DraftRule | None = None,
 ) -> SimulatedAnswer:
     """One answer.
 
     Args:
         acceptance: of the drafter, a token; or whether it is right about the answer's token of that number.
         drafting: how the client drafts; None: not at all.
-        rule: of streamed drafts, in place of the client's own.
     """
     time = VirtualTime()
     server = SimulatedServer(time, costs or Costs.of_rows(), measured=True)
     text = ScriptedText(tokens, acceptance if callable(acceptance) else by_chance(acceptance, seed))
-    user = SimulatedUser(time, server, text, link, drafting, seed=seed, rule=rule)
+    user = SimulatedUser(time, server, text, link, drafting, seed=seed)
     user.ask(tokens)
     time.run(lambda: not user.is_answering)
     if list(user.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:

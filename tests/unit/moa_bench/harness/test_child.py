@@ -43,13 +43,6 @@ def _program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert str(tmp_path) in sys.path
 
 
-def test_it_runs_while_the_block_does() -> None:
-    with running("a_child_of_the_test", ["serve"]) as child:
-        assert child.address == "127.0.0.1:41"
-        assert child.process.poll() is None
-    assert child.process.poll() is not None
-
-
 def test_a_child_that_ends_tells_why() -> None:
     with (
         raises(
@@ -78,15 +71,6 @@ def test_an_engine_answers_line_by_line() -> None:
         assert workers[0].ask({"read": 7})["said"] == {"read": 7}
         assert workers[0].resident_mb == 5.0
         assert 0 < workers[0].load_s < 60
-
-
-def test_an_engine_that_does_not_start_is_named() -> None:
-    subject = WorkerCommand("broken", (sys.executable, "-c", "raise SystemExit('no such file')"))
-    with (
-        pytest.raises(UnavailableError, match="broken has ended: no such file"),
-        running_workers([subject], None, SilentProgress()),
-    ):
-        pass
 
 
 @pytest.fixture
@@ -120,15 +104,6 @@ def echo() -> Iterator[str]:
 
 def dial(address: str) -> socket.socket:
     return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
-
-
-def test_bytes_pass_and_wait(echo: str) -> None:
-    with linked(EmulatedLink("RTT 40 ms", 20.0), echo, seed=1) as running, dial(running.address) as connection:
-        began = time.perf_counter()
-        for _ in range(3):
-            connection.sendall(b"question")
-            assert connection.recv(100) == b"question"
-        assert time.perf_counter() - began >= 3 * 0.04
 
 
 def test_a_cut_holds_everything_up(echo: str) -> None:

@@ -6,46 +6,29 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from inline_snapshot import snapshot
-from moa_bench.harness.oracle import SECOND_GUESS, OracleDrafter, Script
+from moa_bench.harness.oracle import OracleDrafter, Script
 from moa_bench.harness.questions import BenchQuestion, read_all
 from moa_bench.harness.random_model import _tensors, random_model
 from moa_bench.harness.shapes import SHAPES, ModelShape
 from moa_bench.harness.split_client import AnswerScreen
 from moa_client.conversation.events import Committed, Corrected, Ended, LinkChanged, LinkState, Provisional
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_tree
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.gguf.entry import file_type
 from moa_shared.models.gguf.header import read_header
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import Finish
-from moa_shared.sampling.settings import Sampling
-from moa_shared.tree import ROOT
 
 from tests.support.messages import raises
 
 VOCAB = 50
 TEXT = tuple((7 * place) % VOCAB for place in range(400))
-GREEDY = Sampling()
 
 
 def oracle(acceptance: float, seed: int = 0) -> OracleDrafter:
     return OracleDrafter(Script(TEXT, acceptance, seed, VOCAB))
-
-
-def test_it_states_how_often_it_is_right() -> None:
-    def stated(script: Script) -> list[float]:
-        drafter = OracleDrafter(script)
-        drafter.extend(TEXT[:10])
-        chances = np.exp(drafter.begin()[0])
-        return sorted((chances / chances.sum()).tolist())[-2:]
-
-    assert stated(Script(TEXT, 0.6, 0, VOCAB)) == pytest.approx([0.4 / 49, 0.6])
-    assert stated(Script(TEXT, 0.6, 0, VOCAB, SECOND_GUESS)) == pytest.approx([0.2, 0.6])
-    assert stated(Script(TEXT, 0.6, 0, VOCAB, is_sure=True)) == pytest.approx([0.0, 1.0])
 
 
 def test_nothing_right_grows_on_a_wrong_branch() -> None:
@@ -66,22 +49,6 @@ def test_it_notices_when_the_target_leaves_the_script_and_comes_back_after_a_cro
     drafter.extend(TEXT[10:12])
     assert not drafter.has_left_the_script
     assert int(drafter.begin().argmax()) == TEXT[12]
-
-
-def test_its_trees_are_as_long_as_those_of_the_drafter_that_it_stands_for() -> None:
-    """EAGLE-3's trees of 60 nodes bring 6.1 to 6.2 tokens a forward (arXiv 2503.01840, table 1)."""
-    text = tuple((7 * place) % VOCAB for place in range(4000))
-    drafter = OracleDrafter(Script(text, 0.8, 0, VOCAB, SECOND_GUESS))
-    drafter.extend(text[:10])
-    forwards = 0
-    while drafter.next_position < 3900:
-        tree, start = draft_tree(drafter, TreeShape(8, 8, 60), GREEDY), drafter.next_position
-        node, right = ROOT, 0
-        while (child := tree.child_with(node, text[start + right])) is not None:
-            node, right = child, right + 1
-        drafter.extend(text[start : start + right + 1])
-        forwards += 1
-    assert 5.5 < 3890 / forwards < 6.5
 
 
 def shown(*events: object) -> AnswerScreen:
@@ -121,12 +88,6 @@ def test_contradictions_are_seen() -> None:
         (Provisional((1, 2)), Corrected(1), Committed((1, 3)), Ended(Finish.END_OF_TEXT)),
     ):
         assert not shown(*events).fits((1, 3))
-
-
-def test_an_answer_that_ended_standalone_is_held_against_what_was_committed_then() -> None:
-    screen = shown(Committed((1, 2)), Provisional((9,)), Ended(Finish.MAX_TOKENS, provisional=True))
-    assert screen.fits((1, 2, 3))
-    assert not screen.fits((1, 4, 3))
 
 
 SILENT = SilentProgress()

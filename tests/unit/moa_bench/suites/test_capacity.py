@@ -56,14 +56,6 @@ async def test_on_a_slow_machine_all_ask_until_an_answer_is_whole() -> None:
     assert {answer.user for answer in answers if answer.is_whole} == {0}
 
 
-async def test_users_ask_again_until_all_break_off() -> None:
-    quick, never = Turns(1), Turns(1 << 60)
-    answers, _ = await run_users([quick, never], QUESTIONS, 0.05)
-    assert quick.asked[:3] == [(1,), (1, 2), (1,)]
-    assert never.asked == [(3,)]
-    assert [answer.tokens for answer in answers if answer.user == 1] == [[]]
-
-
 async def test_one_that_fails_ends_the_run() -> None:
     with pytest.raises(UnavailableError, match="The server is full"):
         await run_users([Turns(5), Turns(5, fails=1)], QUESTIONS, None)

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_bench.harness.split_client import Moment
-from moa_bench.report import Spread
 from moa_bench.suites.cut import (
     LATEST_S,
     LONGEST_S,
@@ -23,7 +22,7 @@ from moa_bench.suites.cut import (
     judge_incident,
     plan_incidents,
 )
-from moa_bench.suites.engine import Worker, binary_tree, render, step_bytes
+from moa_bench.suites.engine import Worker, binary_tree, step_bytes
 from moa_bench.suites.split.tables import ALL, PLAIN, figures_of, link_table, remarks
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.storage.tensors import HEAD
@@ -50,37 +49,6 @@ def test_a_forward_leaves_the_context_as_it_was() -> None:
     assert worker._cache.length == 20
     worker.read(5)
     assert worker._cache.length == 5
-
-
-def just(value: float) -> Spread:
-    return Spread.of([value])
-
-
-def cost(engine: str, rows: int, ms: float, to_step: float) -> dict[str, Any]:
-    return {"engine": engine, "context": 128, "rows": rows, "ms": just(ms), "to_step": just(to_step)}
-
-
-MEASURED: dict[str, Any] = {
-    "forwards": [
-        cost("kernels, avx2", 1, 10.0, 1.0),
-        cost("kernels, avx2", 8, 14.0, 1.4),
-        cost("llama.cpp", 1, 22.0, 1.0),
-    ],
-    "prompts": [{"engine": "kernels, avx2", "context": 128, "ms_a_token": just(1.2)}],
-    "memory": {"kernels, avx2": 241.3},
-    "load_s": {"kernels, avx2": 0.84},
-    "limits": [{"context": 128, "mb": 100.0, "gb_s": just(12.0), "ms": just(8.0)}],
-}
-
-
-def test_forwards_become_a_table_a_context(facts: dict[str, Any]) -> None:
-    text = render(facts | MEASURED)
-    assert "### A forward after 128 tokens, ms" in text
-    assert "| kernels, avx2 | 10.0 | 14.0 | 1.40 |  |" in text
-    assert "| llama.cpp | 22.0 |  |  |  |" in text
-    assert "| memory limit | 8.0 |  |  |  |" in text
-    assert "| kernels, avx2 | 1.20 | 241 | 0.8 |" in text
-    assert "| llama.cpp | 128 | 22.0 (22.0 to 22.0) | 8.0 (8.0 to 8.0) | 2.75 |" in text
 
 
 @given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.integers())
@@ -156,10 +124,6 @@ ROUNDS = [
 
 def test_speeds_are_relative_to_plain_streaming_before_and_after() -> None:
     assert figures_of(ROUNDS, ALL).over_plain == [0.8]
-
-
-def test_an_answer_with_another_text_is_in_no_ratio() -> None:
-    assert figures_of(ROUNDS, "another").over_plain == []
 
 
 def test_a_link_is_a_table() -> None:

@@ -25,10 +25,8 @@ from moa_bench.suites.scale.measure import (
 )
 from moa_bench.suites.scale.simulator import Costs, delayed, simulate
 from moa_bench.suites.split.tables import PLAIN, STREAMED, SYNCHRONOUS
-from moa_client.drafting.pacing import CHAIN_BYTES
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.drafting.forward_cost import RowShares
-from moa_shared.tree import DraftTree
 from netsim.core.conditions import Conditions
 from netsim.core.link import Direction
 from netsim.profiles import parse
@@ -48,29 +46,10 @@ CORE = Costs.of_rows(13.0, RowShares.straight(0.63 / 13.0))
 WORLD = all_worlds()[0]
 
 
-class FixedWindow:
-    """So many levels ahead at most, so many nodes a frame at least."""
-
-    def __init__(self, levels: int, frame_nodes: int) -> None:
-        self.levels = levels
-        self.frame_nodes = frame_nodes
-
-    def may_grow(self, draft: DraftTree, now_ms: float) -> bool:
-        return len(draft) < self.levels
-
-    def may_send(self, draft: DraftTree, unsent: int, *, flush: bool) -> bool:
-        return flush or unsent >= self.frame_nodes
-
-    def on_sent(self, nodes: int) -> None:
-        pass
-
-
 @cache
-def streamed(link: str, acceptance: float, rule: FixedWindow | None = None) -> tuple[float, float]:
+def streamed(link: str, acceptance: float) -> tuple[float, float]:
     """Speed over plain streaming, and bytes up a token."""
-    answers = [
-        simulate(acceptance, LINKS[link], tokens=TOKENS, seed=seed, drafting=DEVICE, rule=rule) for seed in SEEDS
-    ]
+    answers = [simulate(acceptance, LINKS[link], tokens=TOKENS, seed=seed, drafting=DEVICE) for seed in SEEDS]
     return mean(one.tokens_per_s for one in answers) * PLAIN_MS / 1e3, mean(one.up_bytes / TOKENS for one in answers)
 
 
@@ -99,15 +78,6 @@ def test_synchronous_rounds_are_slower_on_4g() -> None:
         return mean(answer.tokens_per_s for answer in answers)
 
     assert streamed("4g", 0.8)[0] >= 1.2 * max(map(rounds, range(3, 12))) * PLAIN_MS / 1e3
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(("link", "acceptance"), [("rtt 0", 0.35), ("5g", 0.65), ("4g", 0.8), ("150 ms", 0.8)])
-def test_no_fixed_window_of_the_same_uplink_is_much_better(link: str, acceptance: float) -> None:
-    windows = [FixedWindow(levels, nodes) for levels in (4, 8, 16) for nodes in (2, 3, 4, 6)]
-    found = [streamed(link, acceptance, window) for window in windows]
-    best = max((ratio for ratio, up_bytes in found if up_bytes <= CHAIN_BYTES + 3), default=0.0)
-    assert streamed(link, acceptance)[0] >= 0.95 * best
 
 
 def test_a_drafter_that_is_never_right_costs_no_forward() -> None:

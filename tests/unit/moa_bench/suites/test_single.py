@@ -1,7 +1,6 @@
 """One device: methods have one text, rounds ask each in turn, peers are asked alike, and tables say what is compared."""
 
 import gc
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,39 +9,26 @@ import pytest
 from inline_snapshot import snapshot
 from moa_bench.harness.questions import BenchQuestion
 from moa_bench.registry import LLAMA_CPP, SingleEffort
-from moa_bench.suites.single.measure import ask_peer, ask_round, choose
+from moa_bench.suites.single.measure import ask_round, choose
 from moa_bench.suites.single.methods import (
     Ask,
-    GrowingDrafts,
-    LocalServer,
     MethodAnswer,
-    SessionRules,
     load_drafters,
     load_engine,
     methods_of,
     oracle_methods,
 )
-from moa_bench.suites.single.tables import ALL, PLAIN, SERVER, MethodFigures, figures_of, plain_over, render
-from moa_server.drafting.forward_cost import RowShares
-from moa_server.engine.schedule import HasSession, Schedule
-from moa_server.engine.stepper import ServerDrafts, Stepper
-from moa_server.session.session import SessionLimits
-from moa_server.verifier import Request, TargetOutput
-from moa_server.verifier.kernel_target import KernelTarget
+from moa_bench.suites.single.tables import ALL, PLAIN, SERVER, MethodFigures, figures_of, render
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
-from tests.net.server_drafter import TargetDrafter, drafting_source
-from tests.net.server_peer import CONTEXT, plain_text
 from tests.support.messages import raises
-from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
 
 PROMPT = [5, 9, 11, 40, 5, 9, 11]
 TEXT = (5, 6, 7, 8)
-STEP_MS, ROW_MS = 20.0, 0.1
 KINDS: dict[str, dict[str, Any]] = {
     "EAGLE-2": {"kind": "eagle2"},
     "independent": {"kind": "independent"},
@@ -142,19 +128,6 @@ def test_plain_serving_is_first_and_last_and_others_write_as_many_tokens() -> No
     assert gc.isenabled()
 
 
-def test_a_peer_is_given_the_prompt_and_the_number_of_tokens() -> None:
-    asked: list[Mapping[str, Any]] = []
-
-    def ask(command: Mapping[str, Any]) -> dict[str, Any]:
-        asked.append(command)
-        return {"tokens": [7, 8, 9], "arrivals_ms": [40.0, 52.0, 64.0]}
-
-    assert ask_peer(ask, "lookup", [1, 2], 3) == MethodAnswer((7, 8, 9), 40.0, 24.0)
-    assert asked == [{"ask": [1, 2], "count": 3, "mode": "lookup"}]
-    with pytest.raises(DataError, match="A peer was asked for 4 tokens and gave 3, with 3 times"):
-        ask_peer(ask, "plain", [1, 2], 4)
-
-
 def took(
     steady_ms: float, *, tokens: int = 11, forwards: int | None = 10, nodes: int | None = 0, same: bool = True
 ) -> dict[str, Any]:
@@ -202,16 +175,6 @@ def test_a_changed_text_is_in_no_speed_up_of_an_exact_method() -> None:
     assert find(figures_of(rounds[:1], []), "tree").speed_up is None
 
 
-def test_a_text_of_its_own_is_compared_by_speed() -> None:
-    rounds = [round_of("qa", {"theirs": took(240.0, same=False, forwards=None, nodes=None)})]
-    found, over = find(figures_of(rounds, ["theirs"]), "theirs"), plain_over(rounds, "theirs")
-    assert found.speed_up is not None
-    assert (found.speed_up.median, found.acceptance, found.common) == (0.5, None, round(2 / 11, 4))
-    assert over is not None
-    assert over.median == 2.0
-    assert plain_over(rounds, "theirs", "tree") is None
-
-
 def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, Any]) -> None:
     answers = {
         "MoA, N = 3: tree": took(240.0, forwards=4, nodes=80),
@@ -242,51 +205,3 @@ def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, A
         "- llama.cpp: llama.cpp v1, 1 thread",
     ):
         assert part in text
-
-
-class SlowTarget(KernelTarget):
-    """A target whose forwards take STEP_MS, and ROW_MS for each row more: long enough for drafts to pay."""
-
-    def forward_all(self, requests: Sequence[Request]) -> list[TargetOutput]:
-        began = time.perf_counter()
-        outputs = super().forward_all(requests)
-        took_s = (STEP_MS + ROW_MS * (sum(len(request.tokens) for request in requests) - 1)) / 1e3
-        time.sleep(max(0.0, began + took_s - time.perf_counter()))
-        return outputs
-
-
-def make_server(shift: int | None, **limits: int) -> LocalServer:
-    target = tiny_kernel_target(tiny_model(max_position_embeddings=CONTEXT))
-    source = None if shift is None else drafting_source(target, TargetDrafter, shift)
-    target.__class__ = SlowTarget
-    rules = SessionRules(SessionLimits(CONTEXT, target.vocab_size, **limits), frozenset(), str)
-    if source is None:
-        return LocalServer(Stepper(target), rules)
-    server, schedule = ServerDrafts(), Schedule[HasSession](RowShares.straight(0.01), STEP_MS)
-    return LocalServer(
-        Stepper(target, [source]),
-        rules,
-        lambda session, tensors, most: GrowingDrafts(session, tensors, server, schedule),
-        source,
-    )
-
-
-def test_drafts_save_steps_and_leave_the_text() -> None:
-    server = make_server(None)
-    expected = plain_text(server.stepper.target, PROMPT, AnswerSettings(max_tokens=20, ignore_end_of_text=True))[0]
-    plain, drafted = server.ask(PROMPT, 20), make_server(0).ask(PROMPT, 20)
-    assert list(plain.tokens) == list(drafted.tokens) == expected
-    assert (plain.forwards, plain.nodes) == (19, 0)
-    assert drafted.forwards is not None
-    assert drafted.nodes is not None
-    assert drafted.forwards < 12
-    assert drafted.nodes >= 19 - drafted.forwards
-    assert drafted.steady_ms >= STEP_MS * drafted.forwards + ROW_MS * drafted.nodes
-    assert drafted.first_ms >= STEP_MS + ROW_MS * (len(PROMPT) - 1)
-    assert make_server(1).ask(PROMPT, 20).tokens == plain.tokens  # drafts that are wrong
-
-
-def test_a_prompt_is_read_in_chunks() -> None:
-    answer = make_server(0, prefill_chunk=3).ask([*PROMPT, *PROMPT], 20)
-    assert answer.first_ms >= 3 * STEP_MS
-    assert len(answer.tokens) == 20

@@ -19,7 +19,6 @@ from netsim.core.conditions import (
     DelayProcess,
     DelaySpec,
     GilbertElliott,
-    LossProcess,
     LossSpec,
     Truncation,
 )
@@ -79,17 +78,6 @@ def test_quantiles_rise_and_are_those_of_a_truncated_normal_distribution(
     assert 0.0 <= low <= high + 1e-12
     if truncation is Truncation.REJECT and low > 1e-9:
         assert float(reference(spec).cdf(low * 1e3)) == pytest.approx(0.5 * math.erfc(-x / math.sqrt(2.0)), abs=1e-6)
-
-
-def test_extreme_draws_stay_finite_and_a_constant_delay_draws_nothing() -> None:
-    assert 0.0 <= DelaySpec(0.0, 1.0).quantile_s(-40.0) < 1e-6
-    assert math.isfinite(DelaySpec(0.0, 1.0).quantile_s(40.0))
-    random = Random(3)
-    delays, losses = DelayProcess(random), LossProcess(random)
-    state = random.getstate()
-    assert delays.draw_s(DelaySpec(7.0), 1.0) == 0.007
-    assert not losses.lost(Bernoulli(0.0))
-    assert random.getstate() == state
 
 
 def fit(values: list[float], spec: DelaySpec) -> tuple[float, float]:
@@ -216,17 +204,6 @@ def test_a_ramp_goes_from_one_to_the_other() -> None:
     repeating = ConditionSchedule([(0.0, FAST), (5.0, STOPPED)], period_s=6.0)
     repeating.replace(1.0, SLOW)  # forgets what was to come
     assert [repeating.at(t) for t in (5.5, 100.0)] == [SLOW, SLOW]
-
-
-def test_an_override_holds_now_and_later() -> None:
-    schedule = ConditionSchedule([(0.0, FAST), (1.0, SLOW)], period_s=2.0)
-    lossy = Bernoulli(0.5)
-    schedule.override(0.5, lambda conditions: replace(conditions, loss=lossy))
-    assert schedule.at(0.4) == FAST
-    for t in (0.5, 1.5, 2.5, 99.5):
-        assert schedule.at(t).loss == lossy
-    assert schedule.at(0.6).rate_bps == 1e6
-    assert schedule.at(3.5).rate_bps == 1e5
 
 
 @given(

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from netsim.core.conditions import Bernoulli, Conditions, ConditionSchedule, DelaySpec, GilbertElliott
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Verdict
-from netsim.core.stream import BETA, INITIAL_SEGMENTS, MSS, StreamSender, Window
+from netsim.core.stream import BETA, MSS, StreamSender, Window
 
 from tests.support.skipping import examples
 
@@ -80,18 +80,6 @@ def test_how_long_a_lost_packet_waits(
     assert sum(nbytes for _, nbytes in seen) == 100 * len(offers)
 
 
-def test_the_tail_of_a_flight_is_probed() -> None:
-    seen = arrivals(lossy_sender(3), {1.0: 3 * 1448})
-    assert [t for t, _ in seen[:2]] == pytest.approx([1.0 + ONE_WAY_S] * 2, abs=1e-3)
-    assert seen[2][0] - 1.0 - ONE_WAY_S == pytest.approx(2 * RTT_S, abs=0.03)
-
-
-def test_the_window_doubles_each_round_trip() -> None:
-    seen = arrivals(lossy_sender(), {0.0: 70 * 1448})
-    rounds = [sum(n for t, n in seen if k <= (t - ONE_WAY_S) / RTT_S < k + 0.9) / 1448 for k in range(3)]
-    assert rounds == [10, 20, 40]
-
-
 def test_bulk_with_loss_is_near_the_square_root_law() -> None:
     """20 Mbit/s, 21 ms each way, 0.1 % loss, cubic: 12.3 Mbit/s were measured, Mathis gives 10.4."""
     conditions = Conditions(20e6, DelaySpec(21.0), Bernoulli(0.001))
@@ -125,15 +113,6 @@ def test_a_cut_without_warning_loses_what_is_under_way() -> None:
     assert arrivals(sender, {}, until=5.0) == []
     schedule.heal(5.0)
     assert sum(nbytes for _, nbytes in arrivals(sender, {})) == 1000
-
-
-def test_a_cut_of_acknowledgements_delays_no_data_at_first() -> None:
-    back = constant()
-    back.blackhole(0.5, 3.0)
-    seen = arrivals(sender_over(constant(), back), {1.0: 30 * 1448})
-    # The first window arrives; the rest waits for acknowledgements, which come when the way back is open again.
-    assert sum(n for t, n in seen if t < 3.0) == 10 * 1448
-    assert sum(n for _, n in seen) == 30 * 1448
 
 
 @settings(max_examples=examples(60))
@@ -194,18 +173,3 @@ def test_a_loss_takes_three_tenths_and_cubic_comes_back_to_its_peak() -> None:
         for _ in range(int(window.segments)):
             window.on_ack(MSS, 0.2, t, limited=True)
     assert window.segments == pytest.approx(100.0, rel=0.05)
-
-
-def test_time_outs_double_until_an_acknowledgement_and_a_pause_brings_the_window_back() -> None:
-    window = Window(0.05)
-    first = window.rto_s
-    assert first == pytest.approx(0.25)
-    window.on_timeout()
-    window.on_timeout()
-    assert (window.rto_s, window.segments) == pytest.approx((4 * first, 1.0))
-    window.on_ack(MSS, 0.05, 1.0, limited=True)
-    assert window.rto_s == pytest.approx(first, rel=0.05)
-    window.segments = 80.0
-    for idle_s, segments in ((0.1, 80.0), (60.0, INITIAL_SEGMENTS)):
-        window.on_idle(idle_s)
-        assert window.segments == segments
