@@ -5,10 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import stat
-import subprocess
-import sys
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +22,12 @@ from moa_client.settings import SECTION, ClientSettings
 from moa_kernels import variant_name
 from moa_shared.errors import ConfigError, MismatchError, NotFoundError
 from moa_shared.programs.config import load_settings, load_settings_and_origins
-from moa_shared.programs.machine import Check, exit_code, si_bytes
+from moa_shared.programs.machine import Check
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
 
 from tests.support.messages import raises, says
-from tests.support.programs import environment
 from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
 
 
@@ -125,21 +121,6 @@ def test_lines_go_to_a_file_alone_which_is_made_with_the_first_one(
     assert capsys.readouterr() == ("", "")
 
 
-def test_a_file_that_cannot_be_written_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "state").write_text("a file, not a folder")
-    configure_log()
-    LOG.warning("lost")
-    assert capsys.readouterr() == ("", "")
-
-
-def test_the_package_as_a_library_logs_nothing_by_itself() -> None:
-    """In a process of its own: another test may have run the program in this one."""
-    program = "import logging, moa_client.link; logging.getLogger('moa_client.link').warning('lost')"
-    command = [sys.executable, "-c", program]
-    ended = subprocess.run(command, env=environment("client"), capture_output=True, text=True, check=True)
-    assert (ended.stdout, ended.stderr) == ("", "")
-
-
 def given(flags: dict[str, Any], config_file: Path | None = None, **environment: str) -> list[str]:
     settings, origins = load_settings_and_origins(ClientSettings, SECTION, flags, None, environment)
     return given_options(settings, origins, config_file)
@@ -206,23 +187,6 @@ def test_a_companion_is_compared_with_the_server_s_model(tmp_path: Path) -> None
         examine_companion(settings, served, SilentProgress())
 
 
-def test_without_one_it_says_what_the_server_offers(tmp_path: Path) -> None:
-    offered = pb.Companion(name="small", bytes=250_000_000, fingerprint=b"s" * 32)
-    none, offering = pb.DescribeResponse(), pb.DescribeResponse(companion=offered)
-    settings = ClientSettings(cache_dir=tmp_path)
-    auto = replace(settings, companion="auto")
-    said = []
-    for wanted, served in ((settings, none), (settings, offering), (auto, offering), (auto, none)):
-        check = examine_companion(wanted, served, SilentProgress())
-        said.append(f"{check.state}: {check.message}. {check.hint}".strip())
-    assert said == [
-        "ok: none (docs/drafters.md#a-companion).",
-        "ok: the server offers small (250 MB). --companion auto fetches it, once: it writes here while no server answers.",
-        "warn: the server offers small (250 MB), which is not here yet. The first chat fetches it.",
-        "warn: the server offers none. Name one with --companion FILE.",
-    ]
-
-
 QUICK, DEEP = DrafterCandidate("online", 2.0, 2.4), DrafterCandidate("deep", 4.4, 3.7)
 ADAPTS = "The memory sent adapts, and fewer drafts are made: the text is the same, and comes more slowly."
 LITTLE = "drafts from here add little, and the server drafts while it has time"
@@ -257,19 +221,6 @@ LITTLE = "drafts from here add little, and the server drafts while it has time"
 )
 def test_what_a_user_reads(check: Check, message: str, hint: str) -> None:
     assert (check.state, message in check.message, check.hint) == ("warn" if hint else "ok", True, hint)
-
-
-def test_the_exit_code_is_that_of_the_first_failure() -> None:
-    checks = [Check("a", "ok", ""), Check("b", "fail", "", exit_code=69), Check("c", "fail", "", exit_code=2)]
-    assert exit_code(checks) == 69
-    assert exit_code([Check("a", "warn", ""), Check("b", "skip", "")]) == 0
-
-
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1e3, "1 kB"), (12_345, "12.3 kB"), (2e6, "2 MB"), (3e10, "30 GB")]
-)
-def test_bytes_have_units(count: float, text: str) -> None:
-    assert si_bytes(count) == text
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
 import pty
 import signal
@@ -21,7 +20,7 @@ from moa_client.chat import terminal
 from moa_client.chat.ask import AnswerFollower, interruptible
 from moa_client.chat.keys import ASK_WORDS, KeyPermission, Permit, blocking_afterwards, quiet_keys, unasked
 from moa_client.chat.signals import exiting_on_signals, leaving_on_signals
-from moa_client.chat.terminal import CommandCompleter, open_questions
+from moa_client.chat.terminal import open_questions
 from moa_client.chat.views import PipeView
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
@@ -38,14 +37,11 @@ from moa_client.conversation.events import (
     LinkState,
     Permission,
     Provisional,
-    Refused,
 )
 from moa_client.conversation.options import AnswerOptions
 from moa_client.surface.conversation import OpenConversation, Subscription
 from moa_shared.errors import ContextLengthError
 from moa_shared.protocol.finish_rule import Finish
-from prompt_toolkit.completion import CompleteEvent
-from prompt_toolkit.document import Document
 
 from tests.support.answer_events import Told, letters
 from tests.support.messages import raises
@@ -161,17 +157,6 @@ async def test_the_time_runs_only_while_the_server_is_away() -> None:
     await waiting
 
 
-async def test_the_time_counts_from_the_loss_and_not_from_where_the_answer_ended() -> None:
-    conversation = Conversation(Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut"))
-    asked = OnAPipe(conversation, 0.2)
-    waiting = asyncio.ensure_future(asked.answer())
-    await asyncio.wait((waiting,), timeout=0.25)  # so long the device holds its text back
-    asyncio.get_running_loop().call_later(0.15, waiting.cancel)
-    conversation.script(Provisional((1, 2)), Ended(Finish.MAX_TOKENS, provisional=True))
-    assert await waiting
-    assert asked.text == "abc\n"
-
-
 async def test_calls_are_asked_about_until_they_are_decided_and_all_answers_are_shown() -> None:
     questions: list[str] = []
 
@@ -198,16 +183,6 @@ async def test_calls_are_asked_about_until_they_are_decided_and_all_answers_are_
     ]
 
 
-async def test_a_refused_answer_is_reported_next_to_the_next_one() -> None:
-    conversation = Conversation(*ALONE)
-    asked = OnAPipe(conversation)
-    await asked.answer("first")
-    earlier = asked.follower.take(conversation.told[0].tell(Refused(TOO_LONG)))
-    assert earlier is not None
-    assert (earlier.question, earlier.committed + earlier.provisional) == ("first", "abc")
-    assert not asked.follower.unsettled
-
-
 BEGUN, REFUSED = Update(Asked("why?"), 1), Update(Failed(TOO_LONG, taken_back=True))
 WRITTEN = Update(Committed((0,), text="a"), 1)
 
@@ -221,14 +196,6 @@ async def test_why_an_answer_ends_early_or_never_begins_is_an_error(updates: tup
     with raises(ContextLengthError, TOO_LONG_WORDS):
         await asked.answer("why?")
     assert asked.text == text
-
-
-async def test_what_failed_before_and_what_another_surface_asked_for_is_not_this_answer() -> None:
-    other = Update(Asked("else"), 1), WRITTEN, Update(Ended(Finish.STOP), 1)
-    mine = Update(Asked("why?"), 2), Update(Committed((1,), text="b"), 2), Update(Ended(Finish.STOP), 2)
-    asked = OnAPipe(Conversation(Update(Failed(TOO_LONG)), *other, *mine))
-    assert await asked.answer("why?")
-    assert (asked.text, asked.remarks) == ("b\n", [f"Error: {TOO_LONG_WORDS}"])
 
 
 @pytest.fixture
@@ -264,14 +231,6 @@ def test_the_terminal_waits_for_slow_readers_again_after_a_prompt(keyboard: int)
     assert os.get_blocking(stdin)
 
 
-def test_a_terminal_that_is_gone_is_no_error(keyboard: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    def gone(*_: object) -> None:
-        raise termios.error(errno.EIO, "Input/output error")
-
-    with quiet_keys():
-        monkeypatch.setattr(termios, "tcsetattr", gone)
-
-
 WANTED = CallWanted("call_1", "add", "{}", "test")
 
 
@@ -300,28 +259,6 @@ async def test_what_is_allowed_is_not_asked_for_and_where_nobody_can_be_asked_th
     assert said == []
     assert await unasked(("add", "other/add"), said.append)(WANTED) is Permission.DENIED
     assert said == ["(add was not run, as nobody can be asked: --mcp-allow test/add lets it.)"]
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("/se", ["/set"]),
-        ("/st", ["/status", "/standalone", "/stats"]),
-        ("/set te", ["/set temperature"]),
-        ("/file FOLDER/some n", ["/file FOLDER/some notes.txt"]),
-        ("a /se", []),
-        ("//se", []),
-        ("/set\nte", []),
-    ],
-)
-def test_commands_and_their_values_are_completed_and_questions_are_not(
-    tmp_path: Path, text: str, expected: list[str]
-) -> None:
-    (tmp_path / "some notes.txt").touch()
-    text = text.replace("FOLDER", str(tmp_path))
-    found = CommandCompleter().get_completions(Document(text), CompleteEvent(completion_requested=True))
-    lines = [text[: len(text) + each.start_position] + each.text for each in found]
-    assert [line.replace(str(tmp_path), "FOLDER") for line in lines] == expected
 
 
 def test_questions_are_kept_for_the_next_chat_where_they_can_be(

@@ -37,7 +37,6 @@ from moa_client.conversation.events import (
     Asked,
     Committed,
     Corrected,
-    Earlier,
     Ended,
     Event,
     HeldBack,
@@ -145,14 +144,6 @@ async def test_what_the_server_has_replaced_can_be_had_back() -> None:
     assert talk.err[1:] == ["(The server has replaced 12 tokens that this device had written: /keep has them back.)"]
 
 
-def test_a_companion_is_offered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    talk = Talk(offer="default")
-    for _ in range(2):
-        talk.chat.greet()
-    assert ["companion set default" in line for line in talk.err] == [False, True, False]
-
-
 @pytest.mark.parametrize("line", ["/offline", "/online", "/standalone", "/reset", "/set system brief"])
 async def test_a_command_that_fails_does_not_end_the_chat(line: str) -> None:
     talk = Talk(opens=False)
@@ -197,14 +188,6 @@ async def test_a_model_is_asked_not_to_reason_where_it_can_be(efforts: tuple[str
     talk = Talk(ClientSettings(thinking="off"), thinking=marks)
     await talk.chat.ask("Why?")
     assert talk.first.options.reasoning_effort == asked
-
-
-async def test_reasoning_is_shown_when_it_is_asked_for() -> None:
-    talk = Talk(thinking=ReasoningMarks(("<",), (">",), opened=("",)))
-    for line in ("/thinking", "Why?", "/thinking"):
-        await talk.commands.on_line(line)
-    assert talk.err[0] == "The last answer came without reasoning that is marked."
-    assert talk.err[-2:] == ["(thought for 1 token: /thinking shows it)", "a"]
 
 
 def test_standard_input_is_read_unless_a_person_or_a_device_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -262,7 +245,6 @@ def test_what_is_no_text_is_refused_by_its_name(tmp_path: Path, name: str, data:
 
 
 GOOD, AWAY = (LinkStatus(state, None, 0.0, 0.0, 0, 0) for state in (LinkState.GOOD, LinkState.OFFLINE))
-SETTLED = Settled((2,), AnswerOutcome.CORRECTED, Finish.STOP)
 ENDED_ALONE = Ended(Finish.STOP, provisional=True)
 LIMITED = LinkChanged(LinkState.WAITING, "The server lets this key read and write 600 tokens a minute.", 11.2)
 LIMITED_AGAIN = (LIMITED, LinkChanged(LinkState.GOOD))
@@ -302,17 +284,6 @@ def settled_answer() -> Told:
     return Told(letters, "why is\nthe sky blue?", 1, *ALONE)
 
 
-def test_an_earlier_answer_is_reported_next_to_this_one() -> None:
-    earlier, out, remarks = settled_answer(), list[str](), list[str]()
-    for event in (Earlier(Corrected(1)), SETTLED):
-        update = earlier.tell(event)
-        for view in (PipeView(out.append, remarks.append, unverified=False), JsonView(out.append, remarks.append)):
-            view.show_earlier(update, earlier.text)
-    assert remarks == [settled_remark(SETTLED, earlier.text)]
-    [line] = out
-    assert json.loads(line)["text"] == "ac"
-
-
 @pytest.mark.parametrize(
     ("settled", "words"),
     [
@@ -335,23 +306,6 @@ def test_the_outcome_of_an_earlier_answer_is_one_sentence_and_what_has_changed(s
     wild = Told(lambda tokens: "\x1b]52;c;cm0=\x07" * len(tokens), "why\x1b[2J?", 1, ENDED_ALONE, settled).text
     assert "\x1b" in wild.committed
     assert "\x1b" not in settled_remark(settled, wild)  # nothing that a model wrote acts on a terminal
-
-
-BLUE = "It is blue. Light is scattered by air. It is red at night."
-
-
-@pytest.mark.parametrize(
-    ("before", "text", "changed"),
-    [
-        (BLUE, "It is blue. Light is scattered by the air. It is red.", "Light is scattered by the air. It is red."),
-        (BLUE, BLUE + " Really.", "It is red at night. Really."),
-        (BLUE + " Never.", BLUE, "It is red at night."),
-        ("blue", "red", "red"),
-        ("blue ", "blue", ""),
-    ],
-)
-def test_only_what_has_changed_is_said_again(before: str, text: str, changed: str) -> None:
-    assert messages.changed_words(SETTLED, AnswerText("why?"), before, text)[1] == changed
 
 
 # ---------------------------------------------------------------- words
@@ -407,17 +361,6 @@ def test_what_is_shown_grows_and_does_not_depend_on_its_pieces(places: list[int]
         reasoning = "" if shows == "fold" else "Thinking:\nFirst.\n\n"
         assert shown.committed + shown.provisional == reasoning + "An answer."
         before = shown.committed
-
-
-def test_what_goes_on_is_shown_from_where_it_was() -> None:
-    fold, text = Folding(MARKS, lambda: "fold"), AnswerText(number=1)
-    text.apply(Committed((1, 2, 3), text="<think>\nFirst."))
-    assert (fold.shown(text).committed, fold.thinking_tokens(text)) == ("", 3)
-    text.apply(Committed((4, 5), text="</think>An"))
-    text.apply(Ended(Finish.MAX_TOKENS))
-    text.seen, text.is_running = len(text.committed), True
-    text.apply(Committed((3,), text=" answer."))
-    assert (fold.shown(text).unseen, fold.thinking_tokens(text)) == (" answer.", 0)
 
 
 def test_programs_get_reasoning_in_fields_of_its_own() -> None:

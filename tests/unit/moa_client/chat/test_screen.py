@@ -5,11 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_client.chat.messages import FIRST_CUT_WORDS
-from moa_client.chat.page import TerminalPage, make_page
+from moa_client.chat.page import TerminalPage
 from moa_client.chat.screen import MARKED_S, SAID_AGAIN, Block, Screen, wrap_words
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.events import (
@@ -92,17 +91,6 @@ def shown(text: str, columns: int = COLUMNS) -> str:
     return "\n".join(row.rstrip() for row in rows).rstrip("\n")
 
 
-def test_text_that_scrolled_out_is_said_again_from_the_line_where_it_is_wrong() -> None:
-    terminal = Terminal(columns=70)
-    terminal.update("one\nsure ", "wrong\n" * 20)
-    terminal.update("right", "")
-    assert re.sub(r"\s*\n", "\n", terminal.text()).count("wrong\n") == 20
-    assert terminal.lines()[-3:] == [*wrap_words(SAID_AGAIN, 70).split("\n"), "sure right"]
-    assert terminal.display.underlined == "right"
-    terminal.wait(MARKED_S)
-    assert terminal.display.underlined == ""
-
-
 def test_another_size_begins_a_new_line_and_takes_nothing_back() -> None:
     """Where the terminal does not lay its lines out again."""
     terminal = Terminal(columns=70, reflows=False)
@@ -167,15 +155,6 @@ class Chat(Terminal):
         self.paint()
 
 
-@pytest.mark.parametrize("line", ["> two\nlines", "> " + "long " * 9])
-def test_above_a_line_of_unknown_height_nothing_is_changed(line: str) -> None:
-    chat = Chat(columns=30, rows=12)
-    chat.finish()
-    answer = chat.ended("sure ", "wrong")
-    chat.ask(line)
-    assert not answer.takes("sure right", "")
-
-
 STEPS = st.lists(
     st.one_of(
         st.tuples(st.just("answer"), TEXT, TEXT),
@@ -220,68 +199,6 @@ def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[
             expected += whole + ("\n" if whole and whole[-1] != "\n" else "")
         assert chat.text() == shown(expected)
         assert chat.display.cursor.x == 0
-
-
-class SoftDisplay(Display):
-    """Knows which rows go on with the row before, since the terminal broke a line there itself."""
-
-    def __init__(self, columns: int, rows: int) -> None:
-        super().__init__(columns, rows)
-        self.soft: set[int] = set()
-
-    def draw(self, data: str) -> None:
-        for character in data:
-            before = self.cursor.y
-            super().draw(character)
-            if self.cursor.y > before:
-                self.soft.add(self.cursor.y)
-
-    def linefeed(self) -> None:
-        super().linefeed()
-        self.soft.discard(self.cursor.y)
-
-    def erase_in_display(self, how: int = 0, *arguments: object, **options: object) -> None:
-        super().erase_in_display(how, *arguments, **options)
-        self.soft = {row for row in self.soft if row <= self.cursor.y}
-
-
-class Reflowing(Terminal):
-    """A terminal that lays its lines out again when its width changes."""
-
-    def __init__(self, columns: int, rows: int) -> None:
-        super().__init__(columns, rows)
-        self.display = self.soft = SoftDisplay(columns, rows)
-
-    def resize(self, columns: int, rows: int) -> None:
-        before = self.soft
-        text = ""
-        for row in range(before.cursor.y + 1):
-            text += "" if row in before.soft or not row else "\r\n"
-            width = before.cursor.x if row == before.cursor.y else before.columns
-            cells = "".join(before.buffer[row][at].data for at in range(width))
-            text += cells if row == before.cursor.y or row + 1 in before.soft else cells.rstrip()
-        self.display = self.soft = SoftDisplay(columns, rows)
-        self.display.show(text)
-        super().resize(columns, rows)
-
-
-@pytest.mark.parametrize("widths", [(30, 25, 20, 15), (15, 30), (25, 12, 40), (30, 29, 28, 27, 26, 25)])
-def test_nothing_of_a_status_line_is_left_in_the_text_when_the_width_changes(widths: tuple[int, ...]) -> None:
-    terminal = Reflowing(40, 12)
-    terminal.update("one two three four five ", "perhaps six", "link good | RTT 5 ms | 7 tokens/s")
-    for width in widths:
-        terminal.resize(width, 12)
-        terminal.update("", "perhaps six", "link good | RTT 5 ms | 7 tokens/s")
-        assert terminal.text().count("link good") == 1
-        assert "".join(terminal.text().split()).startswith("onetwothreefourfiveperhapssixlinkgood")
-    terminal.update("seven", "", "link good")
-    terminal.finish()
-    assert "".join(terminal.text().split()) == "onetwothreefourfiveseven"  # the terminal itself may break a word
-
-
-def test_words_are_whole_and_tables_keep_their_columns() -> None:
-    words = f"/set NAME VALUE     set it for the next\n{' ' * 20}answers\nDim text was written here.\n\nend"
-    assert wrap_words(words.replace("\n" + " " * 20, " "), 42) == words
 
 
 @given(st.text(alphabet="ab -漢", max_size=60), st.integers(8, 30))
@@ -385,30 +302,6 @@ async def test_a_refused_answer_stays_as_it_is_and_who_is_typing_is_told_what_ha
     assert chat.display.underlined == "sure guessed right more"
 
 
-async def test_what_is_out_of_reach_is_told_too() -> None:
-    chat = PromptedPage()
-    chat.end_standalone()
-    with chat.page.below(chat):
-        chat.page.screen.leave_room(SIZE[1])
-        chat.decide(Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3, 4))), CORRECTED)
-    assert (chat.lines[0], chat.lines[-1]) == ("sure guessed wrong", "sure guessed right more")
-
-
-async def test_an_earlier_answer_is_corrected_above_the_one_that_is_written_now() -> None:
-    chat = PromptedPage()
-    chat.end_standalone()
-    chat.page.adopt("> next")
-    now = Told(decode, number=2)
-    chat.page.begin()
-    chat.page.show(now.tell(Provisional((4,))), now.text)
-    chat.decide(Earlier(Committed((1,), 1)), Earlier(Corrected(1)), Earlier(Committed((3,))))
-    assert chat.lines == ["sure guessed right", "> next", "more", "status guesses"]
-    chat.page.forget([chat.told.text])
-    chat.page.end(now.text)
-    chat.page.close()
-    assert chat.lines == ["sure guessed right", "> next", "more"]
-
-
 async def test_a_status_is_below_while_the_answer_runs_and_remarks_are_said_under_it() -> None:
     chat = PromptedPage()
     chat.page.begin()
@@ -422,10 +315,3 @@ async def test_a_status_is_below_while_the_answer_runs_and_remarks_are_said_unde
     assert chat.lines == ["sure guessed", f"({replaced.message})", "status guesses"]
     chat.page.end(chat.told.text)
     assert chat.lines == ["sure guessed", f"({replaced.message})"]
-
-
-def test_only_a_terminal_that_moves_its_cursor_has_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    for terminal, has_page in (("dumb", False), ("xterm", True)):
-        monkeypatch.setenv("TERM", terminal)
-        assert (make_page(lambda: SIZE, print) is not None) == has_page

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.chat.messages import cost_details, cost_line
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Corrections, TextStream, differing
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (
@@ -24,7 +23,6 @@ from moa_client.conversation.events import (
     Provisional,
     Settled,
 )
-from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
 from moa_client.drafting.online import DraftExtended, OnlineDrafting
 from moa_client.drafting.settings import DraftingSettings
@@ -42,7 +40,6 @@ from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree import DraftTree
 
 from tests.support.answer_events import Told, decode_bytes, events_of
-from tests.support.skipping import examples
 
 VOCAB = 50
 PROMPT = [1, 2, 3]
@@ -255,18 +252,6 @@ def test_nothing_is_held_back_without_need() -> None:
     assert stream.finish() == ""
 
 
-@settings(max_examples=examples(40), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.lists(st.integers(0, 49151), max_size=25))
-def test_with_the_real_tokenizer_pieces_make_the_decoded_text(default_tokenizer: Any, tokens: list[int]) -> None:
-    def decode_all(some: Sequence[int]) -> str:
-        text: str = default_tokenizer.decode(some, skip_special_tokens=True)
-        return text
-
-    stream = TextStream(decode_all)
-    pieces = [stream.push([token]) for token in tokens]
-    assert "".join(pieces) + stream.finish() == decode_all(tokens)
-
-
 def test_a_stop_string_is_looked_for_in_the_text_that_is_shown(default_tokenizer: Tokenizer) -> None:
     """A special token between its halves is on nobody's screen, so the answer ends there."""
     special = default_tokenizer.encode("<|im_start|>")
@@ -392,18 +377,6 @@ def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_agai
 
     for count in (100, 400):
         assert cost(count) <= 6 * count  # each time also as the token before, and before the next one
-
-
-def test_figures_say_what_an_answer_took() -> None:
-    figures = Figures(tokens=21, verdicts=11, accepted=10, seconds=2.0, first_token_seconds=0.25, up_bytes=420)
-    figures.down_bytes, figures.cpu_seconds = 2100, 0.105
-    assert cost_line(figures) == "21 tokens in 2.0 s (10 tokens/s), first after 250 ms; 48 % drafted here; 2.1 kB down"
-    assert cost_details(figures) == (
-        "2.00 tokens a verification (11 steps), 20 bytes up and 100 down a token, 5.0 ms of this device's CPU a token"
-    )
-    alone = Figures(up_bytes=1542, provisional=3, undecided=3)
-    assert (cost_line(alone), cost_details(alone)) == ("3 tokens; standalone 3 tokens, not checked yet", "")
-    assert AnswerOptions(0.0, reasoning_effort="low").words() == "--temperature 0 --reasoning-effort low"
 
 
 @pytest.mark.parametrize("is_far", [False, True], ids=["here", "in another process"])

@@ -20,16 +20,15 @@ from moa_server.settings import ServerSettings
 from moa_shared.drafter.companion import cache_file, confidence_beside, write_confidence
 from moa_shared.drafting.estimates import LearnedConfidence
 from moa_shared.errors import ChecksumError, MismatchError, NotFoundError, UnavailableError
-from moa_shared.models import ModelFiles, WeightReader, resolve
+from moa_shared.models import WeightReader, resolve
 from moa_shared.models.storage.tensors import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source
 from tests.support import fake_hub, tiny_gguf
-from tests.support.messages import says
 from tests.support.model_places import use_hub_cache
 from tests.support.tiny_gguf import GgufWriter, write_gguf
-from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
+from tests.support.tiny_models import save_tiny_model
 from tests.unit.moa_testing.stories import linked
 
 __all__ = ["write_gguf"]
@@ -103,18 +102,6 @@ async def test_a_gguf_file_comes_without_its_name(
     assert files.fingerprint == fingerprint(secret, tmp_path)
     assert find_offered(settings_at(tmp_path), served.companion) == files
     assert confidence_beside(files, models[1], tmp_path / "client") == measured  # as the operator has measured it
-
-
-def test_another_vocabulary_is_refused_before_the_target_is_loaded(source: Source, tmp_path: Path) -> None:
-    other = save_tiny_model(tmp_path / "other", seed=9)
-    save_tokenizer(other, [*WORDS[:7], "gravity", *WORDS[8:]])
-    settings = ServerSettings(model=str(source.model), companion=str(other), cache_dir=tmp_path / "server")
-    with says(MismatchError, "other cannot be a companion of model: token 7 is 'w7' there and 'gravity' here"):
-        load_host(settings, QUIET, load=never)
-
-
-def never(files: ModelFiles, settings: ServerSettings, progress: object) -> Any:
-    raise AssertionError("the target was loaded")
 
 
 @pytest.mark.parametrize("fate", ["vanishes", "changes"])

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
-import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import drafter_catalog
 from moa_client.device.drafter_catalog import (
@@ -20,16 +15,11 @@ from moa_client.device.drafter_catalog import (
     DrafterChoice,
     ServerPace,
     choose_drafter,
-    level_ms,
     speedup,
 )
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
-from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafter.layers.weights import ArrayWeights
 from moa_shared.drafting.estimates import Agreement
-from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD
 
 ONLINE = pb.Drafter(name="online", fingerprint=b"o" * 32, tokens_a_forward=2.4)
 DEEP = pb.Drafter(name="deep", fingerprint=b"d" * 32, tokens_a_forward=3.7)
@@ -89,25 +79,6 @@ def test_a_companion_drafts_where_it_is_faster_or_nobody_else_does() -> None:
     assert name(SLOW, ONLINE, companion=SMALL, drafter="default") == "online"
 
 
-CONFIG = DrafterConfig(
-    vocab_size=64, hidden_size=32, target_layers=3, target_heads=4, target_kv_heads=2, target_head_dim=8,
-    sa_kv_heads=2, sa_mlp=32, ca_kv_heads=2, ca_mlp=32, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=32,
-)  # fmt: skip
-
-
-def test_a_block_is_measured_by_its_levels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = replace(CONFIG, kind="dflash", state_entries=(1,), block_size=6)
-    table = np.ones((64, 32), np.float32)
-    made = Checkpoint(config, fresh_tensors(config, seed=0), "ab" * 32)
-    state: Any = made.states(ArrayWeights({EMBEDDINGS: table, HEAD: table}), "float32")()
-    state.extend([0] * 100)
-    now = iter(float(tick) for tick in range(100))
-    monkeypatch.setattr(time, "perf_counter", lambda: next(now))
-    settings = ClientSettings(cache_dir=tmp_path)
-    assert level_ms(settings, "ab" * 32, lambda: state) == 1000 / 5
-    assert level_ms(settings, "ab" * 32, lambda: None) == 1000 / 5  # as it was measured
-
-
 @pytest.mark.parametrize(
     ("server", "level_ms", "tokens", "simulated"),
     [  # moa_bench.suites.scale.simulator: 250 tokens, three seeds, chains that are right with 1 - 1 / tokens
@@ -121,8 +92,3 @@ def test_a_block_is_measured_by_its_levels(tmp_path: Path, monkeypatch: pytest.M
 )
 def test_it_agrees_with_the_simulation(server: ServerPace, level_ms: float, tokens: float, simulated: float) -> None:
     assert speedup(DrafterCandidate("", level_ms, tokens), server) == pytest.approx(simulated, rel=0.12)
-
-
-@given(st.floats(0.1, 200), st.floats(0, 10), st.floats(1, 200), st.floats(0, 5), st.floats(0, 1000))
-def test_no_drafter_is_expected_to_cost_time(level: float, tokens: float, step: float, row: float, rtt: float) -> None:
-    assert 1.0 <= speedup(DrafterCandidate("", level, tokens), ServerPace(step, row, rtt)) <= max(10.0, tokens)

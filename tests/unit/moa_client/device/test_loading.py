@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import errno
 import mmap
-import os
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,8 +19,6 @@ from moa_client.host import host
 from moa_client.host.host import Reached
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
-from moa_server.loading import load_host
-from moa_server.settings import ServerSettings
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors, load_checkpoint
 from moa_shared.drafter.layers.weights import Arithmetic, TargetParts
 from moa_shared.errors import MismatchError
@@ -86,15 +82,6 @@ def test_without_another_drafter_the_companion_drafts_too_and_needs_no_memory(la
         assert isinstance(made, CompanionDrafter)
         made.restart([5, 6, 7])
         assert max(made.grow(DraftTree((), ()), Sampling(0.0)).tokens) < len(WORDS)
-
-
-def test_next_to_another_drafter_it_writes(large: Path, small: Path) -> None:
-    drafting = drafting_of(load(large, small, drafter="lookup"))
-    first, second = drafting.new_drafter(), drafting.new_drafter()
-    assert isinstance(first, CompanionPair)
-    assert isinstance(second, CompanionPair)
-    assert not first.reads_memory
-    assert first._companion._companion is second._companion._companion  # what is learnt is shared
 
 
 def test_a_drafter_that_reads_memory_says_so_and_is_refused_without_it(
@@ -174,34 +161,6 @@ async def test_the_first_server_s_target_is_taken_on_if_the_vocabulary_is_the_sa
     assert isinstance(drafting_of(adopted).new_drafter(), CompanionDrafter)
 
 
-@pytest.mark.torch
-@PACKS
-@pytest.mark.parametrize("context", [32, 128])
-def test_longrope_s_factors_are_chosen_by_the_context_that_is_served(context: int, tmp_path: Path) -> None:
-    from tests.support.families import tiny_dense
-
-    folder = tmp_path / "tiny"
-    tiny_dense("phi 4", eos_token_id=2).save_pretrained(folder)
-    save_tokenizer(folder)
-    shape = small_drafter(hidden_size=128, target_head_dim=32, reused_layers=2)
-    path = save_drafter(tmp_path / "drafter.safetensors", shape)
-    settings = ServerSettings(model=str(folder), drafter=str(path), context_length=context, threads=1)
-    host = load_host(settings, SilentProgress())
-    limits = pb.Limits(context_tokens=host.services.served.context_tokens)
-    described = pb.DescribeResponse(
-        identity=host.services.served.identity, drafters=host.services.served.drafters, limits=limits
-    )
-    client = ClientSettings(model=str(folder), drafter=str(path))
-    device: Any = load_device(client, described, SilentProgress())
-    stepper: Any = host.services._stepper
-    [source] = stepper.sources
-    served, _ = stepper.target.network.plan.rotaries[0].tables(8)
-    made: Any = drafting_of(device).new_drafter()
-    for state in (source.drafter.new(), made._draft.state):
-        reused, _ = state.decoder.reused.rotary.tables(8)
-        np.testing.assert_array_equal(reused[:8], served[:8])
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> ModelFiles:
     return resolve(str(save_tiny_model(tmp_path / "tiny", "qwen2")), tmp_path / "cache")
@@ -243,13 +202,3 @@ def test_head_and_layers_are_mapped_and_compute_the_same(files: ModelFiles, tmp_
     [name] = tile_names(tmp_path)
     assert is_mapped(parts_of(files, tmp_path, 2))
     assert tile_names(tmp_path) == [name]
-
-
-@PACKS
-def test_a_full_disk_leaves_parts_in_memory(files: ModelFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_room(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "posix_fallocate", no_room)
-    assert not is_mapped(parts_of(files, tmp_path, 2))
-    assert tile_names(tmp_path) == []

@@ -14,7 +14,6 @@ from moa_client.conversation.conversation import Conversation
 from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread, TokenWritten
 from moa_client.drafting.drafters import LookupDrafter
-from moa_client.drafting.online import PATIENT_VERDICTS, DraftingRest
 from moa_client.drafting.pacing import CHAIN_BYTES, FRAME_BYTES, NODE_BYTES, RETRY_STEPS, DraftWindow
 from moa_client.drafting.settings import StandaloneRule
 from moa_client.drafting.standalone import StandaloneDrafting
@@ -23,21 +22,10 @@ from moa_client.memory import PROMPT_HOLD_MS, MemoryPlan, RowsHeld
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import NO_ROWS, THIN, Memory, Plane, ThinMemory, Verdict
+from moa_shared.protocol.messages import Memory, Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
-
-SERVER_DRAFTED = Verdict(1, 10, 0, (1, 2), drafted=3, server_drafted=3, server_accepted=1)
-PLAIN = Verdict(1, 10, 0, (1,))
-
-
-@pytest.mark.parametrize("before", [(), (SERVER_DRAFTED,)], ids=["never", "once"])
-def test_a_server_that_has_nothing_to_guess_is_left_alone(before: Sequence[Verdict]) -> None:
-    rest = DraftingRest(may_rest=True)
-    for verdict in (*before, *[PLAIN] * 2 * PATIENT_VERDICTS):
-        rest.on_verdict(verdict)
-    assert rest.rests
 
 
 def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something() -> None:
@@ -104,16 +92,6 @@ async def test_a_text_is_read_in_pieces_with_the_calls_of_others_between() -> No
     await asyncio.to_thread(executor.close)
 
 
-async def test_a_text_is_read_ahead_while_nothing_is_asked() -> None:
-    reader = Reader(3)
-    thread = DrafterThread(reader, Inbox().put_nowait)
-    thread.tell([1, 2, 3])
-    async with asyncio.timeout(10.0):
-        await reader.is_read.wait()
-    assert reader.done == ["restart", "read", "read", "read"]
-    thread.close()
-
-
 NO_DRAFT = DraftTree((), ())
 
 
@@ -169,22 +147,6 @@ def test_frames_keep_the_budget(nodes_a_token: float) -> None:
     assert size == 1 or nodes_a_token * (FRAME_BYTES / (size - 1) + NODE_BYTES) > CHAIN_BYTES
 
 
-def test_the_levels_of_a_block_cost_one_step_together_and_end_with_it() -> None:
-    """Steps of 100 ms are too slow for a server that takes 50, unless one of them brings 7 levels."""
-
-    def slow(block_levels: int | None) -> DraftWindow:
-        window = DraftWindow(block_levels=block_levels)
-        window.rtt_ms.add(20.0)
-        window.on_drafted(0.0, 100.0)
-        for number in range(100):
-            window.on_verdict(0.0, DraftTree.chain([1]), [1 if number % 5 else 2], step_ms=50.0, verified=0)
-        return window
-
-    assert not slow(None).may_grow(NO_DRAFT, 0.0)
-    worth = [slow(7).may_grow(DraftTree.chain([1] * held), 0.0) for held in range(9)]
-    assert worth == [True] * 5 + [False] * 4  # a draft of more than half a block is left to the server
-
-
 HASHES = PrefixHashes(range(10))
 
 
@@ -194,12 +156,6 @@ def plan(*planes: Plane, codec: Codec = Codec.INT8) -> MemoryPlan:
 
 def rows(start: int, stop: int, plane: Plane = Plane.MEMORY, nbytes: int = 10) -> Memory:
     return Memory(start, stop - start, Codec.INT8, bytes(nbytes), plane, HASHES.at(stop) & SHORT_HASH)
-
-
-def test_few_rows_are_for_drafters_that_predict_the_others() -> None:
-    assert plan(Plane.REUSED_STATE, Plane.MEMORY).fewest == THIN
-    assert plan(Plane.MEMORY).fewest == NO_ROWS
-    assert MemoryPlan(None, {Plane.REUSED_STATE: 32}, Codec.INT8).fewest is None
 
 
 def test_a_server_resends_from_the_first_row_that_is_missing() -> None:
@@ -223,14 +179,6 @@ def test_drafting_waits_for_the_prompt_when_all_rows_are_wanted_again() -> None:
     assert memory.hold_until_ms == 100.0 + PROMPT_HOLD_MS
     memory.on_memory(110.0, rows(4, 8, Plane.REUSED_STATE), HASHES)
     assert memory.hold_until_ms == 0.0
-
-
-def test_rows_cost_at_most_forty_bytes_a_token_of_an_answer_of_200() -> None:
-    """In int4, of the default model: 324 bytes a state and 216 a memory row. Verdicts take 20 more."""
-    sent = {THIN.owed(Plane.MEMORY, length) for length in range(50, 250)}
-    states = THIN.owed(Plane.REUSED_STATE, 250)
-    rows = sum(stop - start for start, stop in sent)
-    assert 324 * (states[1] - states[0]) + 216 * rows <= 40 * 200
 
 
 @given(

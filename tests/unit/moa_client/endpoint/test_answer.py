@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from itertools import accumulate
-from time import process_time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -33,7 +32,6 @@ from moa_client.endpoint.ask import HostModel, Prompt
 from moa_client.host.host import Host
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece
 from moa_client.tools.formats import Hermes
-from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import ToolOffer
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import RequestError
@@ -60,28 +58,6 @@ def told(*events: SurfaceEvent, **more: Any) -> Answer:
 
 def shown(answer: Answer) -> tuple[str, str]:
     return answer.text.committed, answer.text.provisional
-
-
-def test_no_token_costs_more_because_the_answer_is_long() -> None:
-    def seconds(tokens: int) -> float:
-        answer, begin = told(prompt=Prompt([], form=Hermes(), thinking=find_thinking("<think>"))), process_time()
-        for _ in range(tokens):
-            for event in (Provisional((1,), added=" a < b"), Committed((1,), confirmed=1, text=" a < b")):
-                answer.apply(Update(event, 1), 0.0)
-            answer.take()
-        return process_time() - begin
-
-    assert seconds(16_000) < 2 + 32 * seconds(1000)
-
-
-def test_reasoning_is_counted_in_tokens() -> None:
-    prompt = Prompt([], thinking=find_thinking("<think>"))
-    words = ("<think>", "Hm", "</think>", "Good", " day")
-    answer = told(*(Committed((1,), text=word) for word in words), prompt=prompt)
-    assert (answer.reasoning_tokens, answer.completion_tokens, told().reasoning_tokens) == (3, 5, None)
-    events = Committed((1, 2, 3), text="Hm</think>Good"), Committed((4,), text=" day")
-    prompt = Prompt([], thinking=find_thinking("<think>"), is_thinking=True)
-    assert told(*events, prompt=prompt).reasoning_tokens == 3
 
 
 CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
@@ -196,17 +172,8 @@ def test_texts_add_up_wherever_the_text_is_cut(text: str, length: int) -> None:
     assert [token.chance for token in taken.tokens] == [-float(number) for number, _ in enumerate(tokens)]
 
 
-def test_a_character_s_text_comes_with_its_last_token_and_what_the_tokenizer_leaves_out_is_left_out() -> None:
-    taken = ToldTokens(BYTES, lambda tokens: decode(tokens).removeprefix(" "))
-    taken.take(" aé".encode(), [TokenChances(-1.0, (0x62, 0xC3), (-0.5, -0.75))] * 4)
-    taken.finish("aé")
-    assert [token.text for token in taken.tokens] == ["", "a", "", "é"]
-    assert taken.tokens[1].likeliest == ((b"b", -0.5), (b"\xc3", -0.75))
-
-
 OFFERED = [{"type": "function", "function": {**tool.function(), "strict": True}} for tool in (WEATHER, NOW)]
 HI = [{"role": "user", "content": "Hi"}]
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 
 
 class Plain(ScriptedSource):
@@ -243,14 +210,6 @@ class GptOss(Plain):
 
 def prompt_of(model: ScriptedSource, given: dict[str, Any], api: str = "chat") -> Prompt:
     return asked(api, given).prompt(model)
-
-
-def test_tools_have_the_template_that_the_model_has_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    several = Plain()
-    monkeypatch.setattr(Plain, "with_tools", lambda _: Qwen())
-    assert prompt_of(several, {"tools": OFFERED}).form is not None
-    assert not several.rendered  # the other one was
-    assert prompt_of(several, {}).form is None
 
 
 def test_reasoning_is_told_without_tools_too_and_channels_are_never_text() -> None:
@@ -321,19 +280,6 @@ def test_a_form_is_of_the_answer_after_its_reasoning_which_may_have_a_budget() -
         constraint = prompt_of(Qwen(), asks, api).constraint
         assert constraint is not None
         assert expected in constraint.text
-
-
-def test_an_answer_is_calls_or_else_of_the_form() -> None:
-    form = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": SCHEMA}}}
-    both = prompt_of(Plain(), {"tools": OFFERED[1:], **form}).constraint
-    assert both is not None
-    assert (both.kind, "now" in both.text, "integer" in both.text) == (ConstraintKind.LARK, True, True)
-
-
-def test_earlier_reasoning_is_given_to_templates_that_name_it() -> None:
-    model = GptOss()
-    prompt_of(model, {"messages": [*HI, {"role": "assistant", "content": "Hi", "reasoning_content": "Hm"}, *HI]})
-    assert model.rendered[1] == {"role": "assistant", "content": "Hi", "thinking": "Hm"}
 
 
 def test_tools_are_told_of_and_a_call_that_is_required_is_enforced_after_reasoning() -> None:

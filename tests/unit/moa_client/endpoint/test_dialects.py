@@ -14,14 +14,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.conversation.answer_text import Update
-from moa_client.conversation.events import Committed, Ended, ExecutionChanged
+from moa_client.conversation.events import Committed, Ended
 from moa_client.conversation.options import API_DEFAULTS
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Answer, Form
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.fields import REFUSED, REFUSED_IN_MESSAGES, parsed_request
-from moa_client.endpoint.openai import ChatForm
 from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.tools.formats import Hermes
@@ -473,28 +472,3 @@ def test_an_error_ends_a_stream_in_the_form_of_its_api() -> None:
     assert (done["item"]["status"], last["response"]["status"]) == ("incomplete", "failed")
     assert failed["anthropic"] == {"type": "error", "error": {"type": "overloaded_error", "message": "Lost."}}
     assert failed["ollama"] == {"error": "Lost."}
-
-
-def test_white_space_and_nothing_are_messages_of_responses_only_alone() -> None:
-    for words, texts in (([], [""]), ([" \n"], [" \n"]), ([f"\n{OBJECT_CALL}\n"], [])):
-        whole, _ = ended("responses", list(words), prompt=CALLING)
-        said = [item["content"][0]["text"] for item in whole["output"] if item["type"] == "message"]
-        assert said == texts
-
-
-def test_a_program_learns_that_another_level_continues_its_answer() -> None:
-    form = form_of("chat")
-    told = chunks_of(form.first())
-    for event in (
-        Committed((1,), text="He"),
-        ExecutionChanged("float32", exact=False, fingerprint="fp_float32"),
-        Committed((2,), text="y"),
-        Ended(Finish.END_OF_TEXT),
-    ):
-        form.answer.apply(Update(event, 1), 0.0)
-        told += chunks_of(form.next())
-    told += chunks_of(form.last())
-    assert [chunk["moa"] for chunk in told if "moa" in chunk][1:] == [{"execution": "float32"}, {"verified": True}]
-    whole = ChatForm(form.answer, with_usage=False).whole()
-    assert told[0]["system_fingerprint"] == "fp" != told[-1]["system_fingerprint"] == whole["system_fingerprint"]
-    assert whole["moa"]["execution"] == "float32"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -102,15 +101,6 @@ async def test_special_tokens_that_mark_calls_are_read(monkeypatch: pytest.Monke
     assert plain.choices[0].message.content == "".join(words[1:])
 
 
-async def test_the_model_has_its_name_and_another_name_for_all() -> None:
-    async with asking() as (client, _):
-        assert [model.id for model in (await client.models.list()).data] == [MODEL]
-        assert (await client.models.retrieve("default")).id == MODEL
-        with pytest.raises(openai.NotFoundError) as caught:
-            await chat(client, model="gpt-4o")
-    assert (caught.value.param, caught.value.code) == ("model", "model_not_found")
-
-
 # ------------------------------------------------------------ errors
 
 
@@ -128,27 +118,6 @@ async def test_a_failure_before_the_first_word_is_a_status(is_stream: bool) -> N
     response = caught.value.response
     assert (response.status_code, response.headers.get("retry-after")) == (429, "2")
     assert caught.value.body == {"message": "So.", "type": "rate_limit_error", "param": None, "code": "overloaded"}
-
-
-async def test_odd_bodies_are_refused_in_one_sentence() -> None:
-    deep = "The body of the request is no JSON: its brackets are nested too deeply."
-    async with serving(ScriptedSource()) as server, httpx.AsyncClient(base_url=server.url) as client:
-        for depth, message in ((100_000, deep), (800, "messages[0]: expected a JSON object.")):
-            body = f'{{"messages": {"[" * depth}{"]" * depth}}}'
-            refused = await client.post("/v1/chat/completions/", content=body)  # a slash at the end is the same path
-            assert (refused.status_code, refused.json()["error"]["message"]) == (400, message)
-        unknown = await client.post("/v1/moderations", json={})
-    words = "There is nothing at /v1/moderations. What there is: /v1/models, "
-    assert (unknown.status_code, unknown.json()["error"]["message"][: len(words)]) == (404, words)
-
-
-async def test_a_defect_is_logged_and_told_as_one(caplog: pytest.LogCaptureFixture) -> None:
-    async with asking() as (client, source):
-        source.begin = None  # type: ignore[assignment]
-        with pytest.raises(openai.InternalServerError) as caught:
-            await chat(client, stream=True)
-    assert (caught.value.response.status_code, caught.value.code) == (500, "internal")
-    assert "The answer has failed" in caplog.text
 
 
 async def test_or_ends_with_unverified_text_that_is_marked() -> None:
@@ -296,17 +265,6 @@ async def created(client: openai.AsyncOpenAI, **more: Any) -> Any:
     return await client.responses.create(**{**ASKED, **more})
 
 
-async def test_a_text_gets_a_response_whole_and_as_a_stream() -> None:
-    async with asking(saying(*WORDS)) as (client, _):
-        response = await created(client, instructions="Be kind.", temperature=0, metadata={"a": "b"})
-        async with client.responses.stream(**ASKED) as stream:
-            final = await stream.get_final_response()
-    assert (response.output_text, final.output_text, response.model) == ("Good day.", "Good day.", MODEL)
-    assert (response.instructions, response.metadata, response.temperature) == ("Be kind.", {"a": "b"}, 0)
-    assert (response.usage.input_tokens, response.usage.output_tokens, response.usage.total_tokens) == (4, 3, 7)
-    assert (response.moa, response.store) == ({"seed": 5, "verified": True}, False)  # nothing is kept here
-
-
 async def test_a_response_continues_kept_ones_without_their_instructions(store: HistoryStore) -> None:
     async with asking(saying(*CALLING), history=store) as (client, source):
         first = await created(client, instructions="Be kind.", tools=[NOW])
@@ -333,26 +291,6 @@ async def test_a_kept_response_is_read_and_deleted(store: HistoryStore) -> None:
         with pytest.raises(openai.BadRequestError) as caught:
             await created(client, previous_response_id=made.id)
     assert (caught.value.param, caught.value.code) == ("previous_response_id", "previous_response_not_found")
-
-
-async def test_a_call_that_an_older_version_has_cut_is_not_continued(store: HistoryStore) -> None:
-    said = {"type": "message", "status": "incomplete", "role": "assistant", "content": "See:"}
-    call = {"type": "function_call", "status": "incomplete", "call_id": "1", "name": "now", "arguments": "{"}
-    store.responses.keep(KeptResponse("resp_1", None, int(time.time()), "[]", json.dumps({"output": [said, call]})))
-    async with asking(saying(*WORDS), history=store) as (client, source):
-        await created(client, previous_response_id="resp_1")
-    assert source.rendered[0] == {"role": "assistant", "content": "See:"}
-
-
-async def test_nothing_is_kept_by_the_users_wish() -> None:
-    async with asking(saying(*WORDS)) as (client, _):
-        for asked in (
-            created(client, store=True),
-            created(client, previous_response_id="resp_1"),
-            client.responses.retrieve("resp_1"),
-        ):
-            with pytest.raises(openai.APIStatusError, match="--no-history"):
-                await asked
 
 
 async def test_what_cannot_be_kept_says_so_and_what_fails_or_whose_client_leaves_is_not(

@@ -18,8 +18,7 @@ from hypothesis import given
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Phase
-from moa_client.conversation.events import Committed, Ended, Event, LinkChanged, LinkState, Provisional, Refused
-from moa_client.drafting.drafters import MoaDrafter
+from moa_client.conversation.events import Ended, Event, LinkChanged, LinkState, Provisional, Refused
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
@@ -34,7 +33,6 @@ from moa_testing.models import SimulatedExecutor
 
 from tests.net.client_device import device
 from tests.net.server_peer import VOCAB, tiny_target
-from tests.support.messages import says
 from tests.unit.frame_mutations import FRAMES, FUZZ, FUZZ_SECONDS, Recipe, recipes, serialised
 from tests.unit.moa_testing.stories import service_of, simulated
 
@@ -149,16 +147,6 @@ async def test_impossible_frames_are_named_and_the_device_continues_standalone(
     await engine.close()
 
 
-@simulated
-async def test_memory_of_other_tokens_is_passed_over(world: World) -> None:
-    other = memory(payload=b"short", prefix_hash=PrefixHashes([1, 2]).short_at(2))
-    say(world, OPENED, other, verdict([7, 8, 9, 1], finish=pb.FINISH_MAX_TOKENS))
-    engine = engine_of(world, "chain")
-    events = await events_of(engine)
-    assert [event.tokens for event in events if isinstance(event, Committed)] == [(7, 8, 9, 1)]
-    assert (events[-1], engine.answers.unsettled) == (Ended(Finish.MAX_TOKENS), 0)
-
-
 @pytest.mark.parametrize(
     ("frames", "words", "kept"),
     [
@@ -228,31 +216,6 @@ async def test_a_refusal_between_questions_belongs_to_its_answer_is_reported_and
     longer = AnswerSettings(max_tokens=150)  # the device does not end it standalone before the stream is open
     assert Ended(Finish.END_OF_TEXT) in await events_of(engine, SECOND, longer)
     assert engine.conversation.tokens == [*SECOND, 7, 8]
-    await engine.close()
-
-
-@simulated
-async def test_a_server_that_opens_every_stream_and_ends_it_is_given_up_by_a_device_that_cannot_write(
-    world: World,
-) -> None:
-    heard = say(world, OPENED_BARE, closes=True)
-    engine = engine_of(world, silence_seconds=1.0, rule=StandaloneRule(leave_ms=1000.0))
-    with says(UnavailableError, "The server ended the conversation"):
-        await events_of(engine)
-    await engine.close()
-    assert 2 <= len(heard) < 15  # each attempt may wait longer than the one before
-
-
-@simulated
-async def test_a_drafter_that_fails_ends_the_answer(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(self: object, tokens: Sequence[int]) -> None:
-        raise RuntimeError("no such row")
-
-    monkeypatch.setattr(MoaDrafter, "restart", fail)
-    say(world, OPENED)
-    engine = engine_of(world, "chain")
-    with pytest.raises(InternalError, match="The drafter has failed"):
-        await events_of(engine)
     await engine.close()
 
 

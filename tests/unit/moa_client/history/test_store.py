@@ -85,19 +85,6 @@ def test_a_conversation_is_read_as_it_was_written(store: HistoryStore) -> None:
     assert settled.ended == answer.ended
 
 
-def test_refused_text_stays_to_be_read_and_a_question_without_an_answer_goes(store: HistoryStore) -> None:
-    conversation = store.create(ORIGIN)
-    key = store.begin_answer(conversation, "Why?", OPTIONS)
-    store.set_provisional(key, [1], "Because", shown=1)
-    store.end_answer(key, "max_tokens", verified=False, provisional="Because")
-    store.refuse(key)
-    store.take_back(store.begin_answer(conversation, "How?", OPTIONS))
-    [answer] = store.load(conversation).answers
-    assert (answer.standing, answer.provisional, answer.is_part) == (AnswerStatus.REFUSED, "Because", False)
-    assert not store.search("How")
-    assert store.list(unverified_only=True) == []
-
-
 def test_lists_begin_with_the_newest_and_leave_out_what_has_no_question(store: HistoryStore) -> None:
     first, second, _ = (store.create(ORIGIN) for _ in range(3))
     say(store, first, "\n  What is gravity?\nIn one word.", "Force")
@@ -273,14 +260,6 @@ def test_one_program_at_a_time_writes_a_conversation(store: HistoryStore) -> Non
     store.reopen(left)
 
 
-def test_the_history_needs_nothing_heavy() -> None:
-    heavy = "{'numpy', 'grpc', 'pydantic', 'regex', 'jinja2', 'asyncio'}"
-    code = f"import sys, moa_client.history.store; sys.exit(' '.join({heavy} & set(sys.modules)) or None)"
-    path = environment("proto", "shared", "client")
-    done = subprocess.run([sys.executable, "-c", code], env=path, capture_output=True, timeout=60)
-    assert (done.returncode, done.stderr) == (0, b"")
-
-
 def response(identifier: str, previous: str | None = None, text: str = "x") -> KeptResponse:
     return KeptResponse(identifier, previous, 1000.0, "[]", text)
 
@@ -311,14 +290,6 @@ def test_those_not_continued_for_the_longest_time_make_room_from_their_end_on(st
             kept.load(gone)
     kept.keep(response("y"))  # the chain loses its end, not its beginning
     assert [each.identifier for each in kept.chain("d")] == ["a", "c", "d"]
-
-
-def test_they_are_bounded_by_bytes_but_for_the_newest(store: HistoryStore) -> None:
-    kept = KeptResponses(store.database, count(1000.0).__next__, most_bytes=100)
-    for identifier, previous, size in (("a", None, 60), ("b", None, 60), ("c", None, 200), ("d", "c", 200)):
-        kept.keep(response(identifier, previous, "x" * size))
-        assert kept.count() == 1 + (identifier == "d")
-    assert [each.identifier for each in kept.chain("d")] == ["c", "d"]
 
 
 ORIGIN_DATABASE = ConversationOrigin("toy")
@@ -368,12 +339,6 @@ def test_what_is_no_history_of_ours_is_refused_and_left_as_it_is(
         HistoryStore(tmp_path)
     assert caught.value.message.endswith(words)
     assert (tmp_path / FILE).read_bytes() == before
-
-
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    with says(HistoryError, "The history TMP/file/history/history.db cannot be written:"):
-        HistoryStore(tmp_path / "file" / "history")
 
 
 def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:

@@ -9,12 +9,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from moa_client.conversation import events
-from moa_client.conversation.conversation import ConversationState
 from moa_client.history.reading import (
-    AnswerStatus,
-    ConversationOrigin,
-    StoredAnswer,
-    StoredConversation,
     pack_options,
     unpack_options,
 )
@@ -208,21 +203,3 @@ async def test_calls_that_a_server_verifies_later_are_told_and_wait_for_the_user
         assert not talk.box.called.is_set()
         talk.task.continue_answer(0)
         assert (await talk.event(events.CallWanted)).tool == "now"
-
-
-async def test_results_that_no_server_has_read_are_the_same_turn_when_the_conversation_is_opened_again() -> None:
-    call = ToolCall("call_1", "now", "{}")
-    kept = replace(OPTIONS, tools=(NOW,)), replace(OPTIONS, results=(AnsweredCall(call, "12:00"),))
-    first, second = (unpack_options(pack_options(each)) for each in kept)
-    answers = (
-        StoredAnswer(1, "When?", first, (1, 2), b"PT", standing=AnswerStatus.DECIDED, finish="end_of_text"),
-        StoredAnswer(2, "", second),
-    )
-    stored = StoredConversation("id", "", 0.0, 0.0, ConversationOrigin("tiny"), answers)
-    states: list[ConversationState] = []
-    async with talking() as talk:
-        talk.engine.restore = states.append  # type: ignore[attr-defined]
-        talk.conversation.resume(stored)
-        (job,) = states[0].unverified
-        text = talk.engine.device.target.tokenizer.decode(job.turn([1, 2]))
-        assert text == "[user]<tool_response>\n12:00\n</tool_response>"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import threading
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
@@ -26,7 +25,6 @@ from moa_client.conversation.events import (
     Failed,
     NotKept,
     Provisional,
-    Refused,
     Rewound,
     Settled,
     SurfaceEvent,
@@ -40,7 +38,7 @@ from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
-from tests.support.answer_events import PlainTokenizer, letters
+from tests.support.answer_events import letters
 from tests.support.messages import says
 from tests.unit.moa_client.host.scripted_engine import ScriptedEngine
 
@@ -202,24 +200,6 @@ async def test_whatever_was_raised_the_answer_ends_in_an_event_and_the_next_one_
         await talk.answer("two")
 
 
-async def test_a_long_question_holds_up_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    has_continued = threading.Event()
-    encode = PlainTokenizer.encode
-
-    def encode_slowly(tokenizer: PlainTokenizer, text: str, **_: bool) -> list[int]:
-        assert has_continued.wait(20)
-        return encode(tokenizer, text)
-
-    async with talking() as talk:
-        monkeypatch.setattr(PlainTokenizer, "encode", encode_slowly)
-        talk.task.ask("one", OPTIONS)
-        await talk.until(Asked)
-        has_continued.set()
-        talk.engine.tell(Committed((0,)), STOP)
-        await talk.until(Ended)
-        assert talk.engine.turns == ["[user]one"]
-
-
 async def test_an_answer_is_again_what_this_device_had_written_where_the_reader_wants_that() -> None:
     async with talking() as talk:
         with says(errors.ConflictError, "The server has replaced no text of this device in the newest answer."):
@@ -255,33 +235,6 @@ async def test_another_answer_in_the_place_of_one_keeps_what_was_shown_of_that()
         assert (await talk.until(Asked)).answer == 2
     asked = [note[1:3] for note in journal.notes if note[0] == "Asked"]
     assert asked == [(1, "one"), (2, "two"), (1, "other"), (2, "more")]
-
-
-async def test_the_engine_knows_no_answer_that_was_refused_before_it_began() -> None:
-    async with talking() as talk:
-        await talk.answer("one", Provisional((1,)), Ended(Finish.STOP, provisional=True))
-        await talk.answer("two", *ALONE)
-        await talk.answer("three")
-        for _ in range(2):
-            talk.engine.tell(Refused(errors.ContextLengthError("Too long.")))
-        await talk.until(Refused, 2)
-        talk.task.rewind(2)
-        await talk.until(Rewound)
-        assert (talk.texts, talk.engine.done) == (["b", "abc"], ["rewind 1"])  # of "two", a token is committed
-
-
-async def test_the_system_prompt_may_change_until_something_was_asked() -> None:
-    async with talking() as talk:
-        talk.conversation.set_system("Be brief.")
-        assert talk.conversation.facts.system == "Be brief."
-        talk.task.ask("one", OPTIONS)
-        with says(errors.ConflictError, "The conversation has begun."):
-            talk.conversation.set_system(None)
-        await talk.until(Asked)
-        talk.engine.tell(STOP)
-        await talk.until(Ended)
-        assert talk.conversation.facts.system == "Be brief."
-        assert talk.engine.turns == ["[system]Be brief.[user]one"]
 
 
 class Journal:

@@ -24,8 +24,6 @@ from moa_client.link.monitor import (
     MOST_HOLD_UPS,
     MOST_LATE_MS,
     TIMEOUT_ROUND_TRIPS,
-    TRUSTED_AFTER_MS,
-    LinkLosses,
     LinkMonitor,
 )
 from moa_shared.errors import RateLimitError, UnavailableError
@@ -338,11 +336,3 @@ def test_a_timer_that_has_learned_from_late_answers_is_bounded_and_forgets() -> 
         monitor.on_beat(now + 2.0, stamp)
     monitor.on_opened(now, 2.0)
     assert monitor.timeout_ms == LEAST_TIMEOUT_MS
-
-
-def test_a_link_is_trusted_until_it_is_lost_and_again_after_a_while() -> None:
-    losses = LinkLosses()
-    assert losses.is_trusted(0.0)
-    losses.add(5_000.0, 2_000.0)
-    assert not losses.is_trusted(5_000.0 + TRUSTED_AFTER_MS - 1)
-    assert losses.is_trusted(5_000.0 + TRUSTED_AFTER_MS)

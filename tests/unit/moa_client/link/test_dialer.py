@@ -84,15 +84,6 @@ async def find(servers: Sequence[ScriptedServer], seconds: float = LONG) -> str:
     return dialer.server.name
 
 
-async def test_the_former_server_is_waited_for_a_moment() -> None:
-    one, two = ScriptedServer("one"), ScriptedServer("two")
-    one.may_answer.clear()
-    finding = asyncio.create_task(find([one, two]))
-    await two.has_answered.wait()
-    one.may_answer.set()
-    assert await finding == "one"
-
-
 async def test_one_of_the_same_execution_is_waited_for() -> None:
     one, odd, three = ScriptedServer("one"), ScriptedServer("odd", OTHER_EXECUTION), ScriptedServer("three")
     one.fail()
@@ -101,12 +92,6 @@ async def test_one_of_the_same_execution_is_waited_for() -> None:
     await odd.has_answered.wait()
     three.may_answer.set()
     assert await finding == "three"
-
-
-async def test_another_execution_is_the_last_resort() -> None:
-    one, odd = ScriptedServer("one"), ScriptedServer("odd", OTHER_EXECUTION)
-    one.fail()
-    assert await find([one, odd]) == "odd"
 
 
 async def test_nobody_can_be_had_and_why() -> None:
@@ -138,37 +123,6 @@ class Home(ScriptedServer):
 
 async def dial(dialer: Dialer) -> None:
     await dialer.dial(lambda _: pb.Open(identity=MODEL), None, StreamTraffic())
-
-
-async def test_a_new_conversation_begins_at_home_again() -> None:
-    home = Home()
-    fleet = Fleet([home])
-    await fleet.describe()
-    dialer = Dialer(fleet, PrefixHashes())
-    await dial(dialer)
-    dialer.on_lost(LOST, was_useful=True)
-    home.fail()
-    await dial(dialer)
-    home.failure = None
-    again = Dialer(fleet, PrefixHashes())
-    await dial(again)
-    assert (again.server.address, dialer.server.address) == (home.address, home.other.address)
-    await fleet.close()
-
-
-@pytest.mark.parametrize("gone", [(), ("home",), ("next",), ("home", "next")])
-async def test_a_fleet_is_there_while_one_that_conversations_can_use_answers(gone: Sequence[str]) -> None:
-    home, other = ScriptedServer("home"), ScriptedServer("next")
-    fleet = Fleet([home])
-    fleet.newest = other
-    for each in (home, other):
-        if each.name in gone:
-            each.fail()
-    if len(gone) < 2:
-        await fleet.describe()
-    else:
-        with says(UnavailableError, "home is gone. next is gone."):
-            await fleet.describe()
 
 
 async def address_of(server: Server) -> str:

@@ -22,30 +22,6 @@ from tests.support import mcp_server
 from tests.support.tool_calls import call
 
 PROGRAM = ToolServerEntry(name="test", command=sys.executable, args=[mcp_server.__file__])
-# Without a library, which would keep what a tool prints away from the messages. The third call closes its output.
-LATIN = r"""
-import json, os, sys
-def say(**fields):
-    os.write(1, json.dumps({"jsonrpc": "2.0", **fields}, ensure_ascii=False).encode("latin-1") + b"\n")
-os.write(1, b"Serving \xe9\n")
-calls = 0
-for line in sys.stdin:
-    asked = json.loads(line)
-    match asked["method"]:
-        case "initialize":
-            version = asked["params"]["protocolVersion"]
-            server = {"name": "r", "version": "1"}
-            say(id=asked["id"], result={"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": server})
-        case "tools/list":
-            say(id=asked["id"], result={"tools": [{"name": "ping", "inputSchema": {"type": "object"}}]})
-        case "tools/call" if (calls := calls + 1) < 3:
-            os.write(1, b"caf\xe9\n")
-            say(id=asked["id"], result={"content": [{"type": "text", "text": "caf\xe9"}]})
-        case "tools/call":
-            os.close(1)
-        case _ if "id" in asked:
-            say(id=asked["id"], error={"code": -32601, "message": "no"})
-"""
 
 
 @asynccontextmanager
@@ -81,17 +57,6 @@ async def test_tools_of_a_program_are_listed_and_called_and_it_is_started_again_
         assert said(await tools.run(call("add", a=4, b=3))) == ("7", False)
 
 
-async def test_a_program_may_print_what_is_no_message_nor_utf_8_and_an_output_that_it_closes_is_noticed(
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    async with running(ToolServerEntry(name="latin", command=sys.executable, args=["-c", LATIN])) as tools:
-        assert tools.remarks == []
-        assert [await tools.run(call("ping")) for _ in "12"] == [AnsweredCall(call("ping"), "caf\ufffd")] * 2
-        assert said(await tools.run(call("ping"))) == ("The MCP server latin has ended during the call.", True)
-        assert said(await tools.run(call("ping"))) == ("caf\ufffd", False)
-    assert capfd.readouterr() == ("", "")
-
-
 async def test_a_call_that_hangs_is_ended_by_its_time_or_by_the_user_and_the_next_is_answered() -> None:
     async with running(PROGRAM, call_seconds=0.2) as tools:
         assert said(await tools.run(call("hang"))) == ("The tool has not answered within 0.2 s.", True)
@@ -117,12 +82,6 @@ async def test_a_server_that_does_not_start_costs_its_own_tools_alone(tmp_path: 
                 "The MCP server away does not start: All connection attempts failed.",
             ]
         )
-
-
-async def test_a_server_that_is_silent_is_left_after_a_while() -> None:
-    silent = PROGRAM.model_copy(update={"name": "silent", "args": [*PROGRAM.args, "silent"]})
-    async with running(silent, start_seconds=0.2) as tools:
-        assert tools.remarks == ["The MCP server silent does not start: it has not answered within 0.2 s."]
 
 
 async def test_the_example_of_the_docs_runs(tmp_path: Path) -> None:

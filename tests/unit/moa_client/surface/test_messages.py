@@ -24,7 +24,6 @@ from moa_client.chat.messages import facts_words
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
-    Committed,
     Failed,
     LinkState,
     Permission,
@@ -221,13 +220,6 @@ async def test_what_cannot_be_followed_is_told_and_the_next_message_followed() -
     words = snapshot("`permit` needs the text `call`, and as `permission` one of once, always and denied.")
     assert [each["message"] for each in refused] == [words, words]
     assert titled["title"] == "call_1 always"
-
-
-async def test_who_wrote_a_text_is_told() -> None:
-    surface, run = Surface({"do": "title", "title": "t"}), (1, "S", 0.7788)
-    await surface.be_served(Conversation(Committed((1,), 0, "c", runs=(run,))))
-    opened, committed = surface.sent[:2]
-    assert (opened["answers"][0]["runs"], committed["runs"]) == (((2, "C"),), ((1, "S", 0.7788),))
 
 
 @pytest.mark.parametrize("open_events", [("no event",), [Titled("t")] * (MOST_UNREAD + 1)], ids=["defect", "lag"])

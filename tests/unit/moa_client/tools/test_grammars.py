@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from llguidance import LLTokenizer, TokenizerWrapper, regex_to_lark
+from llguidance import LLTokenizer, TokenizerWrapper
 from moa_client.tools.answer_reader import FORMATS, CallPiece, TextPiece
 from moa_client.tools.formats import Harmony, Hermes, Mistral11, ToolFormat
-from moa_client.tools.grammars import Reasoning, _as_lark, forced_grammar, limited_grammar, reasoned_grammar
+from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import THINKINGS, Thinking
-from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText, try_constraint
+from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.tree import DraftTree
 
@@ -215,14 +215,3 @@ PLACE = Constraint(ConstraintKind.REGEX, r"[a-z]+/\d")
 )
 def test_which_answers_are_of_a_form(grammar: str, texts: list[str], others: list[str]) -> None:
     assert [text for text in (*texts, *others) if may_be(grammar, text)] == texts
-
-
-def test_a_trial_knows_the_ids_of_large_vocabularies() -> None:
-    marks = {mark: 260_000 + number for number, mark in enumerate(_MARKS)}
-    limited = Reasoning(HARMONY, is_open=False, budget=30_000, token_id=marks.get)
-    try_constraint(ConstraintKind.LARK, limited_grammar(limited, marks))
-
-
-@pytest.mark.parametrize("expression", [r"\d+/\w", "a\nb", r"\\d", r"[\d.]\/", "é\t"])
-def test_expressions_are_written_as_without_reasoning(expression: str) -> None:
-    assert _as_lark(expression) == regex_to_lark(expression, "d")

@@ -123,13 +123,6 @@ def test_calls_are_read_where_tools_are_offered_but_not_in_reasoning() -> None:
     assert turns_of(thinks).calls([], [*map(ord, "<think>"), *answer], "id") == ()
 
 
-def test_a_template_that_takes_one_call_at_a_time_gets_one() -> None:
-    """Llama's refuses two."""
-    one = '{"name": "now", "parameters": {}}'
-    llama = turns_of('<|start_header_id|>"parameters"')
-    assert [each.name for each in llama.calls([], [*map(ord, f"{one}; {one}")], "id")] == ["now"]
-
-
 # ------------------------------------------------------------ what a template is given
 
 ASKED = ChatMessage("user", "Paris?")
@@ -176,14 +169,6 @@ def test_a_template_that_knows_none_gets_text() -> None:
     assert rendered("", offers_tools=False).messages[0] == {"role": "user", "content": "Paris?"}
     asked = template_input(find_format(""), "", [ChatMessage("system", "Be brief."), ASKED], BOTH).messages
     assert asked == [{"role": "system", "content": f"Be brief.\n\n{render_tools(BOTH)}"}, given.messages[1]]
-
-
-def test_a_template_that_knows_tools_but_no_calls() -> None:
-    """SmolLM3's."""
-    given = rendered("{% if xml_tools %}{{ xml_tools }}{% endif %}{{ message.content }}")
-    assert given.arguments == {"xml_tools": [WEATHER.function(), NOW.function()]}
-    assert [message["role"] for message in given.messages] == ["user", "assistant", "user"]
-    assert "<tool_call>" in given.messages[1]["content"]
 
 
 SYSTEM, HI = {"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi "}

@@ -15,7 +15,7 @@ import pytest
 from moa_client.page.routes import TRY_AGAIN, Tab
 from moa_client.web import server as server_module
 from moa_client.web.access import Access, RequestError
-from moa_client.web.server import MOST_BYTES, MOST_REFUSED, WebServer, bind, make_app, read_json, serve
+from moa_client.web.server import MOST_BYTES, WebServer, bind, make_app, read_json, serve
 from moa_shared.errors import ConfigError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -247,27 +247,6 @@ async def test_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch
         assert await second.ask("GET /hello") == 200
         served.may_answer.set()
         assert (await busy.response())[0] == 200
-
-
-async def test_where_all_are_busy_a_further_one_finds_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 1)
-    served = Served()
-    async with served.serving() as server, connected(server) as busy:
-        busy.send("GET /wait")
-        await served.is_asked.wait()
-        async with connected(server) as client:
-            assert await client.ends()
-
-
-async def test_users_who_are_refused_have_few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    users = iter([4242] * (MOST_REFUSED + 1))
-    monkeypatch.setattr(server_module, "user_of", lambda _: next(users, 0))
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(Served().serving())
-        strangers = [await stack.enter_async_context(connected(server)) for _ in range(MOST_REFUSED + 1)]
-        assert await strangers[-1].ends()
-        async with connected(server) as client:
-            assert await client.ask("GET /hello") == 200
 
 
 async def test_ports_and_addresses_that_cannot_be_had_are_named_and_signals_stay_the_programs_own() -> None:
