@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import logging
-import re
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
-from moa.v1 import moa_pb2 as pb
 from moa_client.commands.daemon import given_options
 from moa_client.device.drafter_catalog import DrafterCandidate, ServerPace
-from moa_client.doctor import examine_companion, judge_download, judge_drafts, judge_round_trip
+from moa_client.doctor import judge_download, judge_drafts, judge_round_trip
 from moa_client.link.security import Security
 from moa_client.logs import configure_log, log_file
 from moa_client.servers.book import ServerBook, ServerEntry, at_addresses, find_servers, read_book, write_book
 from moa_client.settings import SECTION, ClientSettings
-from moa_kernels import variant_name
-from moa_shared.errors import ConfigError, MismatchError, NotFoundError
+from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.programs.machine import Check
-from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
 
 from tests.support.messages import raises, says
-from tests.support.tiny_models import WORDS, save_tiny_model, save_tokenizer
 
 
 def load(**flags: object) -> ClientSettings:
@@ -46,12 +40,6 @@ def test_what_is_not_set_is_left_to_the_model() -> None:
     decided = open_.decided(SamplingDefaults(temperature=0.6, top_k=20), CHAT_DEFAULTS, seed=9)
     assert decided.settings() == AnswerSettings(Sampling(0.6, 20, 0.95, 9), 2048, loop_guard=True)
     assert load(temperature=0).options.decided(CHAT_DEFAULTS).settings().sampling.greedy
-
-
-@pytest.mark.parametrize("value", [("calculator/add", "add"), ("add",)])
-def test_a_tool_without_its_server_is_refused(value: tuple[str, ...]) -> None:
-    with pytest.raises(ConfigError, match="expected SERVER/TOOL, such as calculator/add, or all"):
-        load(mcp_allow=value)
 
 
 @pytest.mark.parametrize("name", ClientSettings.RETIRED)
@@ -159,32 +147,6 @@ def test_paths_are_those_of_the_folder_in_which_they_were_given(
         *("--drafter", f"{tmp_path}/d.safetensors"),
         *("--mcp", f"{tmp_path}/kept"),
     ]
-
-
-TIME = re.compile(r"[\d.]+(?= ms)")
-
-
-@pytest.mark.skipif(variant_name() == "numpy", reason="without kernels weights are not packed")
-def test_a_companion_is_compared_with_the_server_s_model(tmp_path: Path) -> None:
-    large, small = (save_tiny_model(tmp_path / name, template="{{ messages }}") for name in ("large", "small"))
-    served = pb.DescribeResponse(identity=pb.Identity(target_id="large", target_fingerprint=b"l" * 32))
-    settings = ClientSettings(companion=str(small), model=str(large), cache_dir=tmp_path)
-    checks = [examine_companion(settings, served, SilentProgress())]
-    unknown = ClientSettings(companion=str(small), cache_dir=tmp_path)
-    checks.append(examine_companion(unknown, served, SilentProgress()))
-    assert [(check.state, TIME.sub("N", check.message), check.hint) for check in checks] == snapshot(
-        [
-            ("ok", "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms", ""),
-            (
-                "warn",
-                "small: 145 kB of weights, 786 kB for a text of 1000 tokens; a level of a draft takes N ms",
-                "Its vocabulary is compared when the first chat has the server's.",
-            ),
-        ]
-    )
-    save_tokenizer(small, [*WORDS[:5], "other", *WORDS[6:]])
-    with pytest.raises(MismatchError):
-        examine_companion(settings, served, SilentProgress())
 
 
 QUICK, DEEP = DrafterCandidate("online", 2.0, 2.4), DrafterCandidate("deep", 4.4, 3.7)
@@ -344,9 +306,3 @@ def test_a_damaged_list_is_refused_in_words(tmp_path: Path, text: str, message: 
     path.write_text(text)
     with raises(ConfigError, message):
         read_book(path)
-
-
-def test_a_name_in_use_that_is_gone_from_the_file_counts_for_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "servers.toml"
-    path.write_text("use = ['gone', 'a']\n[servers.a]\naddress = 'b:1'\n")
-    assert read_book(path).in_use == ("a",)

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_client.chat import messages, question
 from moa_client.chat.chat import Chat
@@ -29,7 +27,7 @@ from moa_client.chat.question import (
     read_text_file,
     with_files,
 )
-from moa_client.chat.views import Folding, JsonView, PipeView, Shows, error_line, event_line, ready_line
+from moa_client.chat.views import Folding, JsonView, PipeView, error_line, event_line, ready_line
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
 from moa_client.conversation.events import (
@@ -329,8 +327,6 @@ FACTS = ConversationFacts("", "", "t", "s", online=True, level="int8", drafter="
             "link OFFLINE (the server is silent) | 3 words to be checked",
         ),
         (status_line(GOOD, TEXTS, 2), "link good | the server checks 3 words"),
-        (status_line(GOOD, ["one"]), "link good | the server checks 1 word"),
-        (status_line(GOOD, (), 1), "link good | the server finishes 1 answer"),
         (status_line(replace(GOOD, written_standalone=24, kept=15)), "link good | standalone 24 tokens, 15 kept"),
         (status_line(replace(AWAY, holds_back=True)), "waiting for the server | link OFFLINE"),
         (status_line(GOOD, thinking=3), "thinking ... 3 tokens | link good"),
@@ -348,19 +344,6 @@ def test_the_status_says_what_matters_most_first(line: str, expected: str) -> No
 # ---------------------------------------------------------------- reasoning
 
 MARKS = ReasoningMarks(("<think>",), ("</think>",))
-ANSWER = "<think>\nFirst.\n</think>\n\nAn answer."
-
-
-@given(st.lists(st.integers(0, len(ANSWER))), st.sampled_from(["fold", "show"]))
-def test_what_is_shown_grows_and_does_not_depend_on_its_pieces(places: list[int], shows: Shows) -> None:
-    fold, text, before = Folding(MARKS, lambda: shows), AnswerText(number=1), ""
-    for end in [*sorted(places), len(ANSWER)]:
-        text.committed, text.provisional = ANSWER[:end], ANSWER[end:]
-        shown = fold.shown(text)
-        assert shown.committed.startswith(before)
-        reasoning = "" if shows == "fold" else "Thinking:\nFirst.\n\n"
-        assert shown.committed + shown.provisional == reasoning + "An answer."
-        before = shown.committed
 
 
 def test_programs_get_reasoning_in_fields_of_its_own() -> None:

@@ -18,11 +18,8 @@ from moa_client.conversation.events import (
     Earlier,
     Ended,
     Event,
-    LinkChanged,
-    LinkState,
     Provisional,
     Refused,
-    ServerChanged,
     Settled,
 )
 from moa_shared.errors import ContextLengthError
@@ -99,16 +96,6 @@ def test_another_size_begins_a_new_line_and_takes_nothing_back() -> None:
     terminal.update("right", "", "good")
     terminal.finish()
     assert terminal.lines() == ["sure wrong", *wrap_words(SAID_AGAIN, 69).split("\n"), "sure right"]
-
-
-def test_what_is_less_likely_to_stay_looks_different() -> None:
-    terminal = Terminal(columns=60)
-    terminal.answer.update(0.0, "sure ", "may be", likely=4)
-    terminal.paint()
-    assert (terminal.text(), terminal.display.dim, terminal.display.italics) == ("sure may be", "may be", "be")
-    terminal.answer.update(0.0, "sure may ", "be", likely=0)
-    terminal.paint()
-    assert terminal.display.italics == "be"
 
 
 def test_a_model_moves_no_cursor_and_sets_no_colours() -> None:
@@ -300,18 +287,3 @@ async def test_a_refused_answer_stays_as_it_is_and_who_is_typing_is_told_what_ha
         "sure guessed right more",
     ]
     assert chat.display.underlined == "sure guessed right more"
-
-
-async def test_a_status_is_below_while_the_answer_runs_and_remarks_are_said_under_it() -> None:
-    chat = PromptedPage()
-    chat.page.begin()
-    assert chat.lines == ["status"]
-    replaced = ServerChanged("model", "HOST serves other now: this conversation is kept.")
-    for event in (Committed((0,)), LinkChanged(LinkState.OFFLINE, "cut."), Provisional((1,))):
-        chat.tell(event)
-    assert chat.lines == ["sure guessed", "status cut. guesses"]
-    chat.tell(LinkChanged(LinkState.BACK))
-    chat.tell(replaced)
-    assert chat.lines == ["sure guessed", f"({replaced.message})", "status guesses"]
-    chat.page.end(chat.told.text)
-    assert chat.lines == ["sure guessed", f"({replaced.message})"]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Corrections, TextStream, differing
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.events import (
     AnswerOutcome,
@@ -395,19 +395,6 @@ def test_updates_add_up_to_the_text(is_far: bool, text: str, data: st.DataObject
         assert shown.committed.startswith(before)
         before = shown.committed
     assert (shown.committed, shown.ended, shown.finish) == (text, told.text.ended, told.text.finish)
-
-
-@given(st.text("ab  ", max_size=30), st.text("ab  ", max_size=30), st.data())
-def test_corrections_do_not_depend_on_pieces(shown: str, text: str, data: st.DataObject) -> None:
-    corrections = Corrections()
-    corrections.update("", shown)
-    corrections.update("", "")
-    at = 0
-    while at < len(text):
-        end = data.draw(st.integers(at + 1, len(text)))
-        corrections.update(text[at:end], "")
-        at = end
-    assert list(corrections.stretches) == differing(shown, text)
 
 
 @pytest.mark.parametrize("finish", [Finish.UNFINISHED, Finish.MAX_TOKENS, Finish.CANCELLED])

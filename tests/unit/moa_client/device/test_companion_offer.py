@@ -25,8 +25,7 @@ from moa_shared.models.storage.tensors import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 
 from tests.net.fetch_source import Source, make_source
-from tests.support import fake_hub, tiny_gguf
-from tests.support.model_places import use_hub_cache
+from tests.support import tiny_gguf
 from tests.support.tiny_gguf import GgufWriter, write_gguf
 from tests.support.tiny_models import save_tiny_model
 from tests.unit.moa_testing.stories import linked
@@ -133,35 +132,6 @@ async def test_what_a_server_must_not_offer(source: Source, small: Path, tmp_pat
         served.companion.fingerprint = b"f" * 32
         with pytest.raises(MismatchError, match="companion small"):
             await take_offered(settings_at(tmp_path), link, served, QUIET)
-
-
-async def test_one_of_the_hub_comes_from_there_and_else_from_the_server(
-    source: Source, small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from huggingface_hub import constants
-
-    use_hub_cache(monkeypatch, tmp_path / "hub")
-    hub = fake_hub.FakeHub({"somebody/small": contents(small)})
-    notes: list[str] = []
-    monkeypatch.setattr(SilentProgress, "note", lambda _, text: notes.append(text))
-    with fake_hub.serving(hub):
-        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
-        files_at = hub.url + "/{repo_id}/resolve/{revision}/{filename}"
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", files_at)
-        async with offering(source.model, "somebody/small", tmp_path) as link:
-            served = await link.describe()
-            assert served.companion.hub == f"hub:somebody/small@{fake_hub.COMMIT}"
-            nobody = Fleet([Server("127.0.0.1:1", 1.0, 1.0)])
-            use_hub_cache(monkeypatch, tmp_path / "device")
-            files = await take_offered(settings_at(tmp_path), nobody, served, QUIET)
-            assert files.fingerprint == served.companion.fingerprint.hex()
-            assert find_offered(settings_at(tmp_path), served.companion) == files
-            assert notes[-1].startswith("The companion somebody/small (")
-            use_hub_cache(monkeypatch, tmp_path / "another")
-            hub.repos.clear()
-            files = await take_offered(settings_at(tmp_path), link, served, QUIET)
-            assert files.folder.parent.name == "fetched"
-            assert notes[-1].endswith("So it comes from the server.")
 
 
 def test_a_server_names_no_path_of_this_device(small: Path, tmp_path: Path) -> None:

@@ -8,15 +8,12 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.device import sources as sources_module
 from moa_client.device.drafter_catalog import COMPANION, DrafterChoice
 from moa_client.device.loading import Device, Drafting, adopt, load_device, target_parts
 from moa_client.device.sources import Sources, find_local_sources
 from moa_client.drafting.drafters import CompanionDrafter, CompanionPair
-from moa_client.host import host
-from moa_client.host.host import Reached
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
 from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors, load_checkpoint
@@ -108,27 +105,6 @@ def test_a_drafter_that_reads_memory_says_so_and_is_refused_without_it(
 
 def offline(small: Path, **settings: Any) -> ClientSettings:
     return ClientSettings(companion=str(small), offline=True, **settings)
-
-
-@pytest.mark.parametrize("is_wished", [True, False])
-async def test_who_wants_no_server_may_talk_to_a_companion_that_the_last_one_s_target_does_not_fit(
-    large: Path, small: Path, monkeypatch: pytest.MonkeyPatch, is_wished: bool
-) -> None:
-    save_tokenizer(large, [*WORDS[:5], "other", *WORDS[6:]])
-    reached, notes = Reached(), []
-    monkeypatch.setattr(SilentProgress, "note", lambda _, text: notes.append(text))
-    sources = Sources(served(large), resolve(str(large)), {})
-    settings = ClientSettings(companion=str(small), offline=is_wished)
-    if not is_wished:
-        with pytest.raises(MismatchError):
-            host.load(settings, reached, sources, SILENT)
-        return
-    started = host.load(settings, reached, sources, SILENT)
-    assert started.device.target.stands_in
-    assert started.device.target.files.target_id == "small"
-    assert notes == snapshot(
-        ["small cannot be a companion of large: token 5 is 'other' there and 'w5' here. This chat is with small alone."]
-    )
 
 
 @pytest.mark.parametrize("fits", [True, False])

@@ -14,7 +14,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.drafting.drafters import (
-    MOST_UNSEEN,
     CompanionDrafter,
     CompanionPair,
     LookupDrafter,
@@ -25,7 +24,7 @@ from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.drafter.companion import Companion, recall_agreement, remember_agreement
 from moa_shared.drafting.base import Rows
 from moa_shared.drafting.growing import CHAIN, Growth, GrowthShape
-from moa_shared.drafting.guesses import TextGuesser, chance_of_copy
+from moa_shared.drafting.guesses import chance_of_copy
 from moa_shared.models.network.network import Network
 from moa_shared.sampling.settings import Constraint, Sampling, choice_of
 from moa_shared.tree import DraftTree
@@ -135,34 +134,6 @@ class WrongDrafter(RecordingDrafter):
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         return np.array([self.logits] * len(tokens), np.float32)
-
-
-def test_one_without_rows_of_the_newest_text_is_sure_of_copies_alone() -> None:
-    drafter = MoaDrafter(WrongDrafter, reads_memory=True, guesser=TextGuesser())
-
-    def chance(*ahead: int) -> tuple[int, float]:
-        written = drafter.write(DraftTree.chain(ahead), Sampling())
-        assert written is not None
-        return written
-
-    drafter.restart([1, 2, 3])
-    assert chance() == (49, 0.0)
-    drafter.remember(2, np.zeros((1, 4), np.float32), state=False)
-    assert chance()[1] > 0.9
-    copied = [41, 42, 43, 44, 45, 41, 42, 43, 44]
-    drafter.commit([*range(3, 3 + MOST_UNSEEN - len(copied)), *copied])
-    assert chance(49)[1] > 0.9  # an own token
-    drafter.commit([45])
-    assert chance(49) == (49, 0.0)
-    drafter.restart([1, 2, 3, *copied])
-    assert chance(49)[1] > 0.9
-    drafter.restart([7, *copied])
-    assert chance(49) == (49, 0.0)
-    token, sure = chance()
-    assert token == 45
-    assert sure > 0
-    drafter.remember(0, np.zeros((1, 4), np.float32), state=True)  # with it a drafter predicts the others
-    assert chance(49)[1] > 0.9
 
 
 END = 95

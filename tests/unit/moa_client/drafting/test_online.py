@@ -4,54 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_client.conversation.conversation import Conversation
-from moa_client.conversation.open_answers import OpenAnswers
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread, TokenWritten
 from moa_client.drafting.drafters import LookupDrafter
-from moa_client.drafting.pacing import CHAIN_BYTES, FRAME_BYTES, NODE_BYTES, RETRY_STEPS, DraftWindow
-from moa_client.drafting.settings import StandaloneRule
-from moa_client.drafting.standalone import StandaloneDrafting
+from moa_client.drafting.pacing import RETRY_STEPS, DraftWindow
 from moa_client.engine.resuming import Inbox
 from moa_client.memory import PROMPT_HOLD_MS, MemoryPlan, RowsHeld
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Memory, Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import SHORT_HASH, PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
-
-
-def test_a_drafter_with_nothing_to_say_is_not_asked_again_before_it_may_have_something() -> None:
-    answers, asked = (
-        OpenAnswers(Conversation(50), FinishRule(AnswerSettings(), 0, 1000, frozenset({9}), str)),
-        list[tuple[int, int]](),
-    )
-    answers.begin(lambda _: [1, 2, 3], AnswerSettings(max_tokens=20))
-
-    def write(serial: int, written: Sequence[int], sampling: Sampling) -> None:
-        asked.append((serial, len(written)))
-
-    thread = cast("DrafterThread", SimpleNamespace(busy=False, may_begin=False, tell=len, write=write))
-    drafting = StandaloneDrafting(answers, thread, MemoryPlan(None, {}, Codec.INT4), StandaloneRule("always"))
-    drafting.begin()
-    drafting.write_on(1000.0)
-    drafting.on_written(1000.0, TokenWritten(*asked[-1], None))
-    assert not drafting.can_write
-    drafting.write_on(1000.0)
-    assert len(asked) == 1
-    drafting.renew()
-    assert drafting.can_write
-    drafting.write_on(1000.0)
-    drafting.on_written(1000.0, TokenWritten(*asked[-1], 4))
-    assert answers.front is not None
-    assert answers.front.written == [4]
 
 
 class Reader(LookupDrafter):
@@ -134,17 +101,6 @@ def test_levels_that_the_server_has_no_time_for_are_not_drafted() -> None:
     window.on_verdict(0.0, NO_DRAFT, [7], step_ms=50.0, verified=0)
     assert levels(window) > 0
     assert not window.is_priced_out
-
-
-@pytest.mark.parametrize("nodes_a_token", [0.5, 1, 2, 4, 7])
-def test_frames_keep_the_budget(nodes_a_token: float) -> None:
-    window = DraftWindow()
-    for _ in range(300):
-        window.on_sent(int(2 * nodes_a_token))
-        window.on_verdict(0.0, NO_DRAFT, [1, 2], step_ms=50.0, verified=0)
-    size = window.frame_nodes(chain=True)
-    assert nodes_a_token * (FRAME_BYTES / size + NODE_BYTES) <= CHAIN_BYTES
-    assert size == 1 or nodes_a_token * (FRAME_BYTES / (size - 1) + NODE_BYTES) > CHAIN_BYTES
 
 
 HASHES = PrefixHashes(range(10))

@@ -30,9 +30,7 @@ from moa_client.device.loading import Device, Target
 from moa_client.endpoint.answer import REASONS, Answer, ToldTokens
 from moa_client.endpoint.ask import HostModel, Prompt
 from moa_client.host.host import Host
-from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece
-from moa_client.tools.formats import Hermes
-from moa_client.tools.tool import ToolOffer
+from moa_client.tools.answer_reader import ReasoningPiece, TextPiece
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import RequestError
 from moa_shared.errors import ContextLengthError, MismatchError, OverloadedError
@@ -41,7 +39,7 @@ from moa_shared.sampling.settings import NOTHING_SAID, Constraint, ConstraintKin
 
 from tests.support.family_templates import GPT_OSS, QWEN
 from tests.support.scripted_answers import ScriptedSource, made_answer
-from tests.support.tool_calls import NOW, TOOLS, WEATHER
+from tests.support.tool_calls import NOW, WEATHER
 from tests.unit.moa_client.endpoint.test_dialects import asked
 
 STANDALONE = (Provisional((1,), added="Hi"), Ended(Finish.END_OF_TEXT, provisional=True))
@@ -58,30 +56,6 @@ def told(*events: SurfaceEvent, **more: Any) -> Answer:
 
 def shown(answer: Answer) -> tuple[str, str]:
     return answer.text.committed, answer.text.provisional
-
-
-CALL = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
-NOW_TEXT = '<tool_call>\n{"name": "now", "arguments": {}}\n</tool_call>'
-PARIS, NEXT = CallPiece(0, "get_weather", '{"city": "Paris"}'), CallPiece(1, "now", "{}")
-
-
-@pytest.mark.parametrize(
-    ("text", "finish", "pieces", "reason"),
-    [
-        ("Hello.", Finish.END_OF_TEXT, [TextPiece("Hello.")], "stop"),
-        (CALL, Finish.END_OF_TEXT, [PARIS], "tool_calls"),
-        (f"See.\n{CALL}\n{NOW_TEXT}", Finish.END_OF_TEXT, [TextPiece("See."), PARIS, NEXT], "tool_calls"),
-        (CALL, Finish.MAX_TOKENS, [PARIS], "length"),
-        ("<tool_call> is a tag", Finish.END_OF_TEXT, [TextPiece("<tool_call> is a tag")], "stop"),
-        (CALL[:61], Finish.MAX_TOKENS, [TextPiece(CALL[:61])], "length"),
-    ],
-)
-def test_why_an_answer_that_may_call_has_ended(text: str, finish: Finish, pieces: list[Piece], reason: str) -> None:
-    for is_parallel in (True, False):
-        prompt = Prompt([], form=Hermes(), offer=ToolOffer(TOOLS, is_parallel=is_parallel))
-        answer = told(Committed((1,), text=text), Ended(finish), prompt=prompt)
-        assert answer.take() == [piece for piece in pieces if is_parallel or piece != NEXT]
-        assert answer.reason == reason
 
 
 def test_an_answer_that_the_server_has_ended_is_verified_unless_somebody_else_has_stopped_it() -> None:

@@ -441,18 +441,6 @@ def test_a_stream_adds_up_to_the_whole_answer(api: str, places: list[int]) -> No
     assert read(chunks_of(stream)) == told
 
 
-def test_why_an_answer_has_ended_as_anthropic_has_it() -> None:
-    for finish, stops, reason, stop in (
-        (Finish.END_OF_TEXT, ("END",), "end_turn", None),
-        (Finish.STOP, ("END",), "stop_sequence", "END"),
-        (Finish.STOP, ("STOP", "END"), "stop_sequence", None),
-        (Finish.LOOP, (), "max_tokens", None),
-        (Finish.CONTEXT, (), "model_context_window_exceeded", None),
-    ):
-        whole, _ = ended("anthropic", ["Good day "], finish, stops=stops)
-        assert (whole["stop_reason"], whole["stop_sequence"]) == (reason, stop)
-
-
 def test_thinking_may_be_left_out() -> None:
     omitted = {"thinking": {"type": "adaptive", "display": "omitted"}}
     for api, wish in (("anthropic", omitted), ("ollama", {"think": False})):

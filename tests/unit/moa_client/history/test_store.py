@@ -4,7 +4,6 @@ happens.
 
 from __future__ import annotations
 
-import itertools
 import os
 import sqlite3
 import stat
@@ -33,7 +32,7 @@ from moa_shared.errors import ConflictError, DiskFullError, HistoryError, NotFou
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.messages import Verdict
 
-from tests.support.messages import raises, says
+from tests.support.messages import says
 from tests.support.programs import environment
 
 ORIGIN = ConversationOrigin("toy", b"t" * 32, b"k" * 32, "int8", "127.0.0.1:50051", "Be brief.")
@@ -83,40 +82,6 @@ def test_a_conversation_is_read_as_it_was_written(store: HistoryStore) -> None:
     assert (settled.text, settled.provisional, settled.waiting) == ("Because of gravity.", "", ())
     assert settled.is_corrected
     assert settled.ended == answer.ended
-
-
-def test_lists_begin_with_the_newest_and_leave_out_what_has_no_question(store: HistoryStore) -> None:
-    first, second, _ = (store.create(ORIGIN) for _ in range(3))
-    say(store, first, "\n  What is gravity?\nIn one word.", "Force")
-    store.begin_answer(second, "How?", OPTIONS)
-    store.set_title(second, "Ways")
-    listed = store.list()
-    assert [(each.identifier, each.title, each.answers, each.unverified) for each in listed] == [
-        (second, "Ways", 1, 0),  # it is written now
-        (first, "What is gravity?", 1, 0),
-    ]
-    assert [each.identifier for each in store.list(unverified_only=True)] == [second]
-    assert [each.identifier for each in store.list(1)] == [second]
-    say(store, first, "And?", "No")
-    assert [each.identifier for each in store.list()] == [first, second]
-
-
-def test_an_identifier_may_be_shortened(store: HistoryStore) -> None:
-    with raises(NotFoundError, snapshot("No conversation is kept yet.")):
-        store.find("last")
-    names = sorted(store.create(ORIGIN) for _ in range(40))  # some of 40 begin alike
-    say(store, names[0], "Why?", "So")
-    assert store.find("last") == names[0]
-    assert [store.find(name) for name in names] == [store.find(name[:7].upper()) for name in names] == names
-    alike = next(a for a, b in itertools.pairwise(names) if a[0] == b[0])
-    with pytest.raises(NotFoundError) as caught:
-        store.find(alike[0])
-    assert f" conversations begin with {alike[0]}: " in caught.value.message
-    for name in ("1", "", "%", "_"):
-        with pytest.raises(NotFoundError):
-            store.find(name)
-    with says(NotFoundError, "There is no conversation zz1."):
-        store.load("zz1")
 
 
 def test_words_are_found_in_questions_answers_and_text_that_no_server_has_verified(store: HistoryStore) -> None:
@@ -292,7 +257,7 @@ def test_those_not_continued_for_the_longest_time_make_room_from_their_end_on(st
     assert [each.identifier for each in kept.chain("d")] == ["a", "c", "d"]
 
 
-ORIGIN_DATABASE = ConversationOrigin("toy")
+TOY = ConversationOrigin("toy")
 
 
 def mode(path: Path) -> int:
@@ -303,7 +268,7 @@ def test_only_the_user_may_read_it(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         store = HistoryStore(tmp_path / "a" / "history")
-        store.create(ORIGIN_DATABASE)
+        store.create(TOY)
         folder = store.database.path.parent
         assert mode(folder) == 0o700
         assert {path.name: mode(path) for path in folder.iterdir()} == dict.fromkeys(
@@ -343,7 +308,7 @@ def test_what_is_no_history_of_ours_is_refused_and_left_as_it_is(
 
 def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path)
-    conversation, recorded = Conversation(100), store.create(ORIGIN_DATABASE)
+    conversation, recorded = Conversation(100), store.create(TOY)
     recorder = HistoryRecorder(store, recorded, conversation)
     conversation.ask([1], AnswerSettings())
     recorder.on_update(Update(Asked("Why?", AnswerOptions()), 1))
@@ -366,7 +331,7 @@ def test_a_full_disk_loses_nothing_that_was_stored(tmp_path: Path) -> None:
 
 def test_older_files_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = HistoryStore(tmp_path)
-    conversation = store.create(ORIGIN_DATABASE)
+    conversation = store.create(TOY)
     store.begin_answer(conversation, "Why?", AnswerOptions())
     store.close()
     newer = (*MIGRATIONS, ("CREATE TABLE more (id)", "INSERT INTO more SELECT id FROM conversations"))
@@ -388,7 +353,7 @@ def test_older_files_are_brought_up_to_date(tmp_path: Path, monkeypatch: pytest.
 
 def test_the_index_of_an_older_file_goes_with_all_its_words(tmp_path: Path) -> None:
     store = HistoryStore(tmp_path)
-    conversation = store.create(ORIGIN_DATABASE)
+    conversation = store.create(TOY)
     key = store.begin_answer(conversation, "Why?", AnswerOptions())
     connection = store.database.connection
     connection.execute("CREATE VIRTUAL TABLE words USING fts5 (question, answer)")
@@ -404,7 +369,7 @@ def test_the_index_of_an_older_file_goes_with_all_its_words(tmp_path: Path) -> N
     store.close()
 
 
-WRITER_DATABASE = """
+MANY_WRITER = """
 import sys
 from pathlib import Path
 from moa_client.conversation.options import AnswerOptions
@@ -422,7 +387,7 @@ for number in range(50):
 
 def test_several_programs_make_and_write_it_at_once(tmp_path: Path) -> None:
     path = environment("proto", "shared", "client")
-    command = [sys.executable, "-c", WRITER_DATABASE, str(tmp_path / "history")]
+    command = [sys.executable, "-c", MANY_WRITER, str(tmp_path / "history")]
     writers = [subprocess.Popen([*command, str(number)], env=path, stderr=subprocess.PIPE) for number in range(4)]
     assert [(writer.communicate(timeout=60)[1], writer.returncode) for writer in writers] == [(b"", 0)] * 4
     store = HistoryStore(tmp_path / "history")

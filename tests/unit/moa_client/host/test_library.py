@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,11 +11,6 @@ from moa_client.conversation.options import AnswerOptions
 from moa_client.history.reading import ConversationOrigin
 from moa_client.history.store import HistoryStore
 from moa_client.host.library import Library
-from moa_client.host.publisher import answer_decode
-from moa_client.tools.template import reasoning_marks
-from moa_shared.sandbox.chat_template import render
-
-from tests.support.family_templates import DEEPSEEK, GPT_OSS, QWEN, QWEN_THINKING
 
 
 class Conversation:
@@ -85,38 +79,3 @@ async def test_each_conversation_is_continued_with_its_model_and_one_that_cannot
     assert targets == {"bad": b"t", "good": b"t", "strange": b"other"}
     await library.close()
     assert (host.conversations, released) == ([], {names["bad"], names["good"]})
-
-
-class Templated:
-    """A tokenizer, as far as its template."""
-
-    special_tokens: Mapping[str, int] = {"<|channel|>": 1, "<|end|>": 2}
-
-    def __init__(self, chat_template: str) -> None:
-        self.chat_template = chat_template
-
-    def apply_chat_template(self, messages: Sequence[dict[str, str]], **how: Any) -> str:
-        return render(self.chat_template, {}, messages, **how)
-
-
-SOME = ("minimal", "low", "medium", "high", "xhigh")
-
-
-@pytest.mark.parametrize(
-    ("template", "opened", "efforts", "is_spelled"),
-    [
-        ("{{ messages }}", None, None, False),
-        (QWEN, (), ("none", *SOME), False),
-        (QWEN_THINKING, ("", "medium"), ("medium",), False),
-        (DEEPSEEK, SOME, ("none", *SOME), False),
-        (GPT_OSS, (), ("low", "medium", "high"), True),
-    ],
-)
-def test_what_opens_reasoning_what_may_be_asked_and_whether_its_marks_are_special_tokens(
-    template: str, opened: tuple[str, ...] | None, efforts: tuple[str, ...] | None, is_spelled: bool
-) -> None:
-    target: Any = SimpleNamespace(tokenizer=Templated(template), decode=object(), spelled=object())
-    marks: Any = reasoning_marks(target.tokenizer) or SimpleNamespace(opened=None, efforts=None)
-    assert (marks.opened, marks.efforts) == (opened, efforts)
-    expected = target.spelled if is_spelled else target.decode
-    assert answer_decode(cast("Any", SimpleNamespace(target=target))) is expected

@@ -32,7 +32,7 @@ from moa_client.conversation.events import (
 )
 from moa_client.conversation.options import AnswerOptions
 from moa_client.host.surface_session import Watch
-from moa_client.host.text_conversation import MOST_WAITING, TextConversation
+from moa_client.host.text_conversation import TextConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_shared import errors
 from moa_shared.protocol.finish_rule import Finish
@@ -100,18 +100,6 @@ async def talking(**arguments: Any) -> AsyncIterator[Talk]:
         yield talk
     finally:
         await talk.conversation.close()
-
-
-async def test_a_wish_that_cannot_be_met_is_refused_at_once() -> None:
-    async with talking() as talk:
-        with says(errors.ConfigError, "temperature is -1.0, expected 0 (greedy) or 0.001 to 100."):
-            talk.task.ask("one", AnswerOptions(temperature=-1.0))
-        with says(errors.ConfigError, "logit_bias names token 1000, the model has the tokens 0 to 999."):
-            talk.task.ask("one", AnswerOptions(logit_bias=((1000, 1.0),)))
-        for _ in range(MOST_WAITING):
-            talk.task.ask("one", OPTIONS)
-        with says(errors.OverloadedError, "16 questions wait for an answer in this conversation."):
-            talk.task.ask("one", OPTIONS)
 
 
 CUT = (Committed((0, 1)), Ended(Finish.MAX_TOKENS))

@@ -19,11 +19,8 @@ from moa_shared.errors import UnavailableError
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from tests.support.messages import says
-
 MODEL = pb.Identity(target_id="tiny", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"e")
 OTHER_EXECUTION = pb.Identity(target_id="tiny", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"o")
-OTHER_MODEL = pb.Identity(target_id="other", target_fingerprint=b"o", tokenizer_hash=b"k")
 LOST = UnavailableError("The stream broke.")
 LONG = 60.0  # seconds: no test waits for so long
 
@@ -92,21 +89,6 @@ async def test_one_of_the_same_execution_is_waited_for() -> None:
     await odd.has_answered.wait()
     three.may_answer.set()
     assert await finding == "three"
-
-
-async def test_nobody_can_be_had_and_why() -> None:
-    one, other = ScriptedServer("one"), ScriptedServer("other", OTHER_MODEL)
-    one.fail()
-    with says(UnavailableError, "one is gone. other (127.0.0.1:PORT) is left out: it serves other, not tiny."):
-        await find([one, other])
-
-
-async def test_nobody_answers_in_time() -> None:
-    one, other = ScriptedServer("one"), ScriptedServer("other")
-    one.may_answer.clear()
-    other.may_answer.clear()
-    with says(UnavailableError, "No server has answered in time."):
-        await find([one, other], 0.0)
 
 
 class Home(ScriptedServer):

@@ -38,7 +38,6 @@ from moa_client.daemon import program
 from moa_client.daemon.process import (
     DaemonPaths,
     find_holder,
-    find_paths,
     make_folder,
     take_lock,
 )
@@ -257,14 +256,6 @@ async def test_updates_are_read_in_order_and_a_reader_that_lags_too_far_is_cut_o
         with raises(OverloadedError, snapshot("More than 5 events were not read. Open the conversation again.")):
             await read(subscription, 6)
         subscription.push_update(*numbered(1))
-
-
-def test_they_are_in_the_runtime_folder_or_else_in_that_of_the_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_RUNTIME_DIR", "/run/user/7")
-    assert find_paths().folder == Path("/run/user/7/moa")
-    monkeypatch.delenv("XDG_RUNTIME_DIR")
-    monkeypatch.setenv("XDG_STATE_HOME", "/home/ada/.local/state")
-    assert find_paths().socket == Path("/home/ada/.local/state/moa/run/daemon.sock")
 
 
 def test_only_the_user_can_enter_the_folder() -> None:

@@ -240,15 +240,6 @@ def test_what_a_template_refuses_or_leaves_out_is_refused(
         ChatTemplate(with_template(tokenizer, chat_template)).whole([SYSTEM, HI])
 
 
-def test_a_template_may_leave_out_answers_but_not_where_one_is_followed_by_a_turn(tokenizer: Tokenizer) -> None:
-    users = with_template(tokenizer, "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}")
-    thought = {"role": "assistant", "content": "<think>"}
-    assert ChatTemplate(users).whole([HI, thought]) == tokenizer.encode(" Hi ")
-    template = ChatTemplate(with_template(tokenizer, "{{ messages[-1].content }}"))
-    with says(ModelSourceError, "The target's chat template does not repeat earlier answers"):
-        template.next_turn("And now?", template.first_turn("Hi"))
-
-
 class Counting:
     """A tokenizer of one token a character, which counts those that it was given."""
 
@@ -264,13 +255,6 @@ def test_what_cannot_fit_is_refused_before_all_of_it_is_read() -> None:
     with says(ContextLengthError, "The prompt has far more tokens than the 1000 of the context"):
         prompt_tokens(cast("Any", counting), "a" * 100 * PIECE, 1000)
     assert counting.characters == PIECE
-
-
-@pytest.mark.parametrize("text", ["a", "hello world ", " ", "one\n\ntwo 1984 ", "\N{GRINNING FACE}", "<|im_start|>"])
-def test_what_may_fit_has_the_tokens_that_it_has_in_one_piece(tokenizer: Tokenizer, text: str) -> None:
-    long = text * (2 * PIECE // len(text))
-    tokens = tokenizer.encode(long)
-    assert prompt_tokens(tokenizer, long, len(tokens)) == tokens
 
 
 MANY = [Tool(f"f{number}") for number in range(129)]

@@ -8,11 +8,9 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import httpx
 import pytest
-from moa_client.web import access as access_module
 from moa_client.web.access import Access, RequestError, find_user, read_key, user_of
 from moa_client.web.server import make_app
 from moa_shared.errors import ConfigError
@@ -135,19 +133,6 @@ def test_the_tables_have_the_user_of_the_clients_end(
     assert find_user(*ends, tmp_path) is None  # a system that has no tables
     (tmp_path / name).write_text(HEAD + ROW.format(*row))
     assert find_user(*ends, tmp_path) == user
-
-
-@pytest.mark.parametrize(("found", "user"), [(1000, 1000), (0, 0), (None, None), (65534, None)])
-def test_who_has_left_or_has_no_number_here_cannot_be_told(
-    found: int | None, user: int | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(access_module, "find_user", lambda client, server: found)
-    monkeypatch.setattr(access_module, "EVERY_USER", [])
-    address = ("127.0.0.1", 8674)
-    ends = Mock(getpeername=Mock(return_value=address), getsockname=Mock(return_value=address))
-    assert user_of(ends) == user
-    ends.getpeername.side_effect = [address, OSError("Transport endpoint is not connected")]
-    assert user_of(ends) is None
 
 
 @contextmanager

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-import signal
 import socket
 import struct
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -16,14 +15,11 @@ from moa_client.page.routes import TRY_AGAIN, Tab
 from moa_client.web import server as server_module
 from moa_client.web.access import Access, RequestError
 from moa_client.web.server import MOST_BYTES, WebServer, bind, make_app, read_json, serve
-from moa_shared.errors import ConfigError
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import Receive, Scope, Send
 from starlette.websockets import WebSocket
-
-from tests.support.messages import says
 
 KEY = "0123456789abcdef"
 UPGRADE = (
@@ -229,34 +225,6 @@ async def test_who_keeps_the_server_waiting_is_left(monkeypatch: pytest.MonkeyPa
             monkeypatch.setattr(server_module, "READER_SECONDS", 0.05)
             deaf.send("GET /flood")
             await served.is_left.wait()
-
-
-async def test_who_has_waited_longest_makes_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_module, "MOST_CONNECTIONS", 3)
-    served = Served()
-    async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(served.serving())
-        busy, first, second = [await stack.enter_async_context(connected(server)) for _ in range(3)]
-        busy.send("GET /wait")
-        await served.is_asked.wait()
-        first.writer.write(b"GET /hello HTTP/1.1\r\nX: ")
-        assert await second.ask("GET /hello") == 200
-        third = await stack.enter_async_context(connected(server))
-        assert await third.ask("GET /hello") == 200
-        assert await first.ends()
-        assert await second.ask("GET /hello") == 200
-        served.may_answer.set()
-        assert (await busy.response())[0] == 200
-
-
-async def test_ports_and_addresses_that_cannot_be_had_are_named_and_signals_stay_the_programs_own() -> None:
-    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    async with Served().serving() as server:
-        assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
-        with says(ConfigError, "Another program listens on 127.0.0.1:PORT."):
-            bind("127.0.0.1", server.port)
-    with says(ConfigError, "The endpoint cannot listen on 192.0.2.1:8674:"):
-        bind("192.0.2.1", 8674)
 
 
 def test_an_error_has_the_form_of_its_path() -> None:
