@@ -70,6 +70,16 @@ class AnswerFollower:
         await self._follow(begun, self._conversation.keep, lambda event, _: isinstance(event, events.Asked))
 
     @property
+    def last(self) -> AnswerText | None:
+        """The newest answer; None: nothing was asked."""
+        return self.texts[-1] if self.texts else None
+
+    @property
+    def last_asked(self) -> AnswerText | None:
+        """The newest answer to a question of the user, rather than to results of tools; None: nothing was asked."""
+        return next((text for text in reversed(self.texts) if not text.options.results), None)
+
+    @property
     def unsettled(self) -> Sequence[AnswerText]:
         """The answers that ended without the server and are not decided yet, oldest first."""
         return [text for text in self.texts if text.is_unsettled]

@@ -124,7 +124,7 @@ class Chat:
                 words = messages.BACK_WORDS
         elif about is not None and not isinstance(event, events.CallEvent | events.Failed):
             self.view.show_earlier(update, about)
-            is_withdrawn = isinstance(event, events.Settled) and about.withdrawn and about is self.last_answer
+            is_withdrawn = isinstance(event, events.Settled) and about.withdrawn and about is self.follower.last
             words = messages.withdrawn_words(about.withdrawn) if is_withdrawn else ""
         elif isinstance(event, events.HeldBack):
             words = ""
@@ -143,7 +143,8 @@ class Chat:
         folding = self.view.folding
         earlier = [folding.shown(each) for each in self.follower.unsettled]
         provisional = [each.provisional for each in (*earlier, *filter(None, [text]))]
-        thinking = folding.thinking_tokens(self.last_answer) if text is not None and self.last_answer is not None else 0
+        last = self.follower.last if text is not None else None
+        thinking = folding.thinking_tokens(last) if last is not None else 0
         return messages.status_line(self.conversation.status, provisional, len(earlier), reason, thinking)
 
     async def close(self) -> None:
@@ -167,7 +168,7 @@ class Chat:
         """Opens another conversation; None: a new one, with the system prompt that is set."""
         opened = await self._open(identifier, self.settings.system)
         await self.conversation.close()
-        self._forget(0)
+        self.view.forget(self.follower.forget(0))
         self._follow(opened)
 
     async def _open_again(self) -> None:
@@ -187,14 +188,14 @@ class Chat:
     async def continue_answer(self) -> None:
         """Continues the newest answer by as many tokens as an answer may have."""
         await self._open_again()
-        if (last := self.last_answer) is None:
+        if (last := self.follower.last) is None:
             raise ConflictError("There is no answer to continue.", hint="Ask something first.")
         text, finished = await self.follower.continue_answer(last, self.settings.max_tokens)
         self._say_left(self._ended(text, finished=finished))
 
     async def keep(self) -> None:
         """Has this device's text back where the server has replaced it in the newest answer."""
-        if (last := self.last_answer) is None or not last.withdrawn:
+        if (last := self.follower.last) is None or not last.withdrawn:
             raise nothing_withdrawn()
         await self.follower.keep(last)
 
@@ -203,38 +204,11 @@ class Chat:
             unread = messages.WAITS_OFFLINE_WORDS if self._wished_offline else messages.UNREAD_WORDS
             self.say(messages.LEFT_WORDS if answer.committed else unread)
 
-    @property
-    def last_answer(self) -> AnswerText | None:
-        """The newest answer; None: nothing was asked."""
-        texts = self.follower.texts
-        return texts[-1] if texts else None
-
-    @property
-    def last_reasoning(self) -> str:
-        last = self.last_answer
-        if last is None or (split := self.view.folding.split(last)) is None:
-            return ""
-        split.read(last.committed, last.tokens)
-        return split.reasoning + split.ahead(last.provisional)[0]
-
-    @property
-    def last_asked(self) -> AnswerText | None:
-        """The newest answer to a question of the user, rather than to results of tools; None: nothing was asked."""
-        return next((text for text in reversed(self.follower.texts) if not text.options.results), None)
-
-    @property
-    def waiting_question(self) -> AnswerText | None:
-        """The newest answer, if nothing of it is there: its question waits for a server."""
-        last = self.last_answer
-        if last is None or last is not self.last_asked or not last.is_unsettled:
-            return None
-        return last if last.finish is Finish.UNFINISHED and not (last.committed or last.provisional) else None
-
     async def rewind(self, answers: int) -> None:
         """Keeps the first `answers` answers."""
         await self._open_again()
         self.conversation.rewind(answers)
-        self._forget(answers)
+        self.view.forget(self.follower.forget(answers))
 
     def set_offline(self, is_offline: bool) -> None:
         """Continues without the server, or with it again, as the user wishes."""
@@ -243,7 +217,3 @@ class Chat:
             self.conversation.go_offline()
         else:
             self.conversation.go_online()
-
-    def _forget(self, answers: int) -> None:
-        """No answer after the first `answers` will be decided any more."""
-        self.view.forget(self.follower.forget(answers))

@@ -9,6 +9,7 @@ from pathlib import Path
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 from moa_shared.plain_text import plain_line
 from moa_shared.programs.config import load_settings
+from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import SEED_LIMIT
 
 from moa_client.chat import messages
@@ -94,7 +95,9 @@ class CommandHandler:
         name = ALIASES.get(typed, typed)
         if name == "bye":
             return False
-        if name in NAMES:
+        if name in ("continue", "keep"):
+            await (self._chat.keep if name == "keep" else self._chat.continue_answer)()
+        elif name in NAMES:
             await getattr(self, f"_{name}")(rest.strip())
         elif name in GONE:
             self._chat.say(f"There is no /{name} any more. {GONE[name]}")
@@ -122,7 +125,7 @@ class CommandHandler:
 
     async def _retry(self, rest: str) -> None:
         chat = self._chat
-        if (last := chat.last_asked) is None:
+        if (last := chat.follower.last_asked) is None:
             chat.say(NOTHING_ASKED)
             return
         settings, sampling = chat.settings, chat.conversation.facts.sampling
@@ -137,14 +140,8 @@ class CommandHandler:
         await chat.rewind(last.number - 1)
         await chat.put(last.question)
 
-    async def _continue(self, rest: str) -> None:
-        await self._chat.continue_answer()
-
-    async def _keep(self, rest: str) -> None:
-        await self._chat.keep()
-
     async def _undo(self, rest: str) -> None:
-        if (last := self._chat.last_asked) is None:
+        if (last := self._chat.follower.last_asked) is None:
             self._chat.say(NOTHING_ASKED)
             return
         await self._chat.rewind(last.number - 1)
@@ -162,7 +159,12 @@ class CommandHandler:
         chat.say(f"No file goes with the next question any more: {names}." if names else "No file goes with it.")
 
     async def _thinking(self, rest: str) -> None:
-        self._chat.say(self._chat.last_reasoning.strip() or "The last answer came without reasoning that is marked.")
+        chat, reasoning = self._chat, ""
+        last = chat.follower.last
+        if last is not None and (split := chat.view.folding.split(last)) is not None:
+            split.read(last.committed, last.tokens)
+            reasoning = split.reasoning + split.ahead(last.provisional)[0]
+        chat.say(reasoning.strip() or "The last answer came without reasoning that is marked.")
 
     async def _set(self, rest: str) -> None:
         chat = self._chat
@@ -214,7 +216,7 @@ class CommandHandler:
     async def _stats(self, rest: str) -> None:
         cost = self._chat.follower.figures
         lines = [messages.cost_line(cost), messages.cost_details(cost)] if cost is not None else []
-        if (last := self._chat.last_answer) is not None:
+        if (last := self._chat.follower.last) is not None:
             lines.append(f"chosen with {last.options.words()}")
         self._chat.say("\n".join(filter(None, lines)))
 
@@ -231,6 +233,9 @@ class CommandHandler:
         chat = self._chat
         chat.conversation.write_standalone()
         chat.say(messages.worth_words(chat.conversation.facts))
-        if (waiting := chat.waiting_question) is not None:
-            await chat.rewind(waiting.number - 1)
-            await chat.put(waiting.question)
+        last = chat.follower.last
+        if last is None or last is not chat.follower.last_asked or last.committed or last.provisional:
+            return
+        if last.is_unsettled and last.finish is Finish.UNFINISHED:  # its question waits for a server
+            await chat.rewind(last.number - 1)
+            await chat.put(last.question)
