@@ -246,7 +246,7 @@ class UsersPlan:
 
 
 def make_questions(
-    passage: Sequence[int], lengths: tuple[int, int], users: int, each: int, seed: int
+    passage: Sequence[int], lengths: Sequence[int], users: int, each: int, seed: int
 ) -> list[list[list[int]]]:
     """Prompts [users][each] as token ids: pieces of a passage, repeated where it is too short.
 
