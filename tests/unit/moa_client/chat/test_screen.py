@@ -188,6 +188,16 @@ def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[
         assert chat.display.cursor.x == 0
 
 
+def test_a_status_line_that_the_terminal_has_laid_out_again_is_drawn_over() -> None:
+    status = "link good | RTT 5 ms | 7 tokens/s"
+    for columns in (30, 15, 8):
+        screen = Screen(40, 12)
+        screen.begin().update(0.0, "one", "")
+        screen.paint(0.0, [status])
+        screen.resize(columns, 12)
+        assert screen.paint(0.0, ["link"]).startswith(f"\r\x1b[{(len(status) - 1) // columns}A\x1b[J")
+
+
 @given(st.text(alphabet="ab -漢", max_size=60), st.integers(8, 30))
 def test_no_line_is_wider_than_the_terminal(text: str, columns: int) -> None:
     assert all(wcswidth(line) <= columns for line in wrap_words(text, columns).split("\n"))
