@@ -51,7 +51,7 @@ class Method:
     name: str
     drafter: str  # whose server is asked
     mode: DraftingSettings | None  # how to draft; None: plain streaming
-    device: Literal["", "chain", "tree", "auto"] = ""  # what the client holds of that drafter, or its own choice
+    device: Literal["chain", "tree", "auto"] = "tree"  # what the client holds of it, or its own choice
     acceptance: float | None = None  # of an oracle in the drafter's place
     guesses: Literal["chain", "tree"] = "chain"  # of the oracle
 
@@ -105,12 +105,11 @@ class Devices:
         for method in methods:
             if method.mode is None or (method.drafter, method.device) in self._held:
                 continue
-            is_auto = method.device == "auto"  # the client's own choice among those that the server gives
             program = ClientSettings(
                 server=servers[method.drafter].address,
                 model=model,
-                drafter="auto" if is_auto else drafters[method.drafter],
-                mode="tree" if is_auto else method.device,
+                drafter="auto" if method.device == "auto" else drafters[method.drafter],
+                mode="tree" if method.device == "auto" else method.device,
             )
             self._held[method.drafter, method.device] = load_split_device(runner, program)
 
