@@ -16,8 +16,8 @@ from moa_bench.harness.split_client import AnswerScreen
 from moa_client.conversation.events import Committed, Corrected, Ended, LinkChanged, LinkState, Provisional
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import WeightReader, resolve
-from moa_shared.models.gguf.entry import file_type
-from moa_shared.models.gguf.header import read_header
+from moa_shared.models.gguf_entry import file_type
+from moa_shared.models.storage.gguf_header import read_header
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import Finish
 
@@ -108,7 +108,7 @@ def test_a_model_is_served_and_made_once(tmp_path: Path) -> None:
     sizes = [files.config[name] for name in ("vocab_size", "num_hidden_layers", "tie_word_embeddings")]
     assert sizes == [49160, 8, True]
     reader = WeightReader(files)
-    assert all(reader.check(name) > 0 for name in reader.names())
+    assert all(reader.array(name).size for name in reader.names())
     assert file_type(read_header(path)) == "Q4_K_M"
     made = path.stat().st_mtime_ns
     assert random_model("tiny", SILENT, tmp_path).stat().st_mtime_ns == made

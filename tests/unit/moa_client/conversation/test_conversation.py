@@ -31,7 +31,7 @@ from moa_client.surface.messages import fields_of, update_of
 from moa_server.session.verification import PendingDraft
 from moa_shared.drafting.growing import Growth
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.models.tokenizer.tokenizer import Tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Verdict
