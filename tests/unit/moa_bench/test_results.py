@@ -12,12 +12,15 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from moa_bench import machine
 from moa_bench.machine import collect_interleaved, commit_of, memory_mb, on_cores, split_cores
 from moa_bench.registry import LLAMA_CPP
 from moa_bench.report import Spread, checkout_root, paired_ratio, table, table_of, with_section
 from moa_bench.results import ORACLE, PAGE, TARGETS, compare, compare_paths, target_rows, targets_section
 from moa_bench.suites.single.tables import PLAIN, SERVER
 from moa_bench.suites.split.tables import PLAIN as STREAMING
+from moa_server.verifier import memory_check
+from moa_server.verifier.memory_check import MappedPages
 from moa_shared.errors import ConfigError, DataError, MoaError, NotFoundError
 
 from tests.support.messages import raises
@@ -184,3 +187,11 @@ def test_a_child_stays_on_its_core_and_we_come_back() -> None:
     assert os.sched_getaffinity(0) == before
     assert split_cores(False) == (None, None)
     assert ((memory_mb(os.getpid()) or 0.0) > 10.0, memory_mb(2**22 + 1)) == (True, None)
+
+
+def test_the_share_of_large_pages_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "large_page_shares", [])
+    monkeypatch.setattr(memory_check, "mapped_pages", lambda _, process: MappedPages(5, 2, 0) if process == 5 else None)
+    for process in (5, 6):
+        machine.note_large_pages(process)
+    assert machine.large_page_shares == [0.4]

@@ -20,6 +20,7 @@ from moa_client.link.availability import (
     SendBeat,
 )
 from moa_client.link.monitor import (
+    BEAT_EVERY_MS,
     LEAST_TIMEOUT_MS,
     MOST_HOLD_UPS,
     MOST_LATE_MS,
@@ -330,7 +331,7 @@ def test_a_timer_that_has_learned_from_late_answers_is_bounded_and_forgets() -> 
     assert monitor.timeout_ms <= TIMEOUT_ROUND_TRIPS * rtt_ms + MOST_LATE_MS
     for _ in range(120):
         monitor.on_frame(now)
-        now += 1000.0
+        now += BEAT_EVERY_MS
         stamp = monitor.take_beat(now)
         assert stamp is not None
         monitor.on_beat(now + 2.0, stamp)
