@@ -27,7 +27,7 @@ from moa_bench.machine import collect_interleaved, on_cores, split_cores
 from moa_bench.report import Spread, paired_ratio
 from moa_client.settings import ClientSettings
 from moa_client.tools.answer_reader import AnswerReader, CallPiece, find_format
-from moa_client.tools.grammars import forced_grammar
+from moa_client.tools.formats import forced_grammar
 from moa_client.tools.template import ChatTemplate
 from moa_client.tools.tool import Tool
 from moa_client.tools.turns import ChatMessage, template_input

@@ -14,29 +14,29 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21200, 121),
-    "client: endpoint": (("client/moa_client/endpoint",), 2762, 12),
-    "client: tools": (("client/moa_client/tools",), 1726, 13),
-    "client: link": (("client/moa_client/link",), 2033, 10),
-    "client: chat": (("client/moa_client/chat",), 2377, 12),
+    "client": (("client",), 20985, 109),
+    "client: endpoint": (("client/moa_client/endpoint",), 2741, 11),
+    "client: tools": (("client/moa_client/tools",), 1693, 8),
+    "client: link": (("client/moa_client/link",), 2017, 9),
+    "client: chat": (("client/moa_client/chat",), 2349, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4948, 25,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4923, 25,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2730, 15,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2655, 13,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3296, 20,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3257, 18,
     ),
     "server": (("server",), 12998, 67),
     "shared": (("shared",), 14265, 85),
     "training": (("training",), 4651, 30),
-    "bench": (("bench",), 5253, 42),
-    "netsim": (("netsim",), 4238, 25),
-    "testing": (("testing",), 833, 4),
+    "bench": (("bench",), 5090, 34),
+    "netsim": (("netsim",), 4179, 22),
+    "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2659, 22),
-    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 856, 13),
-    "tests": (("tests",), 56568, 377),
+    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 676, 12),
+    "tests": (("tests",), 54538, 347),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

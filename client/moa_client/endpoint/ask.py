@@ -21,8 +21,8 @@ from moa_client.endpoint.fields import refused, refusing
 from moa_client.host.host import Host
 from moa_client.host.surface_session import Watch
 from moa_client.tools.answer_reader import AnswerReader, find_format
-from moa_client.tools.formats import Harmony, ToolFormat
-from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
+from moa_client.tools.formats import Harmony, ToolFormat, forced_grammar
+from moa_client.tools.grammars import Reasoning, limited_grammar, reasoned_grammar
 from moa_client.tools.template import ChatTemplate, prompt_tokens
 from moa_client.tools.thinking import Thinking, effort_arguments, find_thinking, have_any
 from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult, call_id

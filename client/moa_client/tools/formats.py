@@ -11,11 +11,11 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from moa_shared.plain_text import marked_text
 
-from moa_client.tools.grammars import Grammar
+from moa_client.tools.grammars import Grammar, Reasoning
 from moa_client.tools.tool import (
     ANY,
     MOST_DEPTH,
@@ -394,3 +394,31 @@ class Harmony(ToolFormat):
             raise ValueError("a message to someone else")
         value, end = json_value(text, at)
         return [named_call(recipient[1], value)], after_mark(text, end, CALL)
+
+
+def forced_grammar(
+    form: ToolFormat,
+    tools: Sequence[Tool],
+    special_tokens: Mapping[str, int],
+    *,
+    is_parallel: bool = False,
+    reasoning: Reasoning | None = None,
+    otherwise: Mapping[str, Any] | None = None,
+) -> str:
+    """The grammar of an answer that calls one of these tools, with arguments of its schema.
+
+    Args:
+        tools: at least one: those that are offered.
+        is_parallel: several calls are allowed, where the form knows several.
+        reasoning: that may come first; None: none.
+        otherwise: the schema of an answer without a call; None: it must call.
+    """
+    grammar = Grammar(special_tokens)
+    call = grammar.choice([form.call_grammar(tool, grammar) for tool in tools])
+    before, between, after = (grammar.markup(text) for text in form.around)
+    calls = grammar.rule(f"{call} ({between} {call})*" if is_parallel and form.is_parallel else call)
+    thought = reasoning.before(grammar) if reasoning is not None else ""
+    answer = " ".join(filter(None, [before, calls, after]))
+    if otherwise is not None:
+        answer = grammar.choice([answer, grammar.json(otherwise, "JSON schema")])
+    return grammar.lark(" ".join(filter(None, [thought, answer])))

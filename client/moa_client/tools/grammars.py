@@ -8,19 +8,15 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from moa_shared.constraints.grammar import JSON_FORM, check_numbers
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.settings import Constraint, ConstraintKind
 
 from moa_client.tools.thinking import Thinking
-from moa_client.tools.tool import Tool
-
-if TYPE_CHECKING:
-    from moa_client.tools.formats import ToolFormat
 
 # Where tokens are named by id, llguidance 1.9 takes forced ones back wrongly, and drafts are taken back.
 _NOT_FORCED = '%llguidance {"no_forcing": true}'
@@ -140,34 +136,6 @@ class Reasoning:
             words = f"The tokens of this model's reasoning cannot be counted: its tokenizer has no token {mark}."
             raise ConfigError(words, hint="Leave out the budget.")
         return token
-
-
-def forced_grammar(
-    form: ToolFormat,
-    tools: Sequence[Tool],
-    special_tokens: Mapping[str, int],
-    *,
-    is_parallel: bool = False,
-    reasoning: Reasoning | None = None,
-    otherwise: Mapping[str, Any] | None = None,
-) -> str:
-    """The grammar of an answer that calls one of these tools, with arguments of its schema.
-
-    Args:
-        tools: at least one: those that are offered.
-        is_parallel: several calls are allowed, where the form knows several.
-        reasoning: that may come first; None: none.
-        otherwise: the schema of an answer without a call; None: it must call.
-    """
-    grammar = Grammar(special_tokens)
-    call = grammar.choice([form.call_grammar(tool, grammar) for tool in tools])
-    before, between, after = (grammar.markup(text) for text in form.around)
-    calls = grammar.rule(f"{call} ({between} {call})*" if is_parallel and form.is_parallel else call)
-    thought = reasoning.before(grammar) if reasoning is not None else ""
-    answer = " ".join(filter(None, [before, calls, after]))
-    if otherwise is not None:
-        answer = grammar.choice([answer, grammar.json(otherwise, "JSON schema")])
-    return grammar.lark(" ".join(filter(None, [thought, answer])))
 
 
 def limited_grammar(reasoning: Reasoning, special_tokens: Mapping[str, int]) -> str:

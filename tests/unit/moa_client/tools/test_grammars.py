@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from llguidance import LLTokenizer, TokenizerWrapper
 from moa_client.tools.answer_reader import FORMATS, CallPiece, TextPiece
-from moa_client.tools.formats import Harmony, Hermes, Mistral11, ToolFormat
-from moa_client.tools.grammars import Reasoning, forced_grammar, limited_grammar, reasoned_grammar
+from moa_client.tools.formats import Harmony, Hermes, Mistral11, ToolFormat, forced_grammar
+from moa_client.tools.grammars import Reasoning, limited_grammar, reasoned_grammar
 from moa_client.tools.thinking import THINKINGS, Thinking
 from moa_shared.constraints.constrained_text import ByteTokens, ConstrainedText
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of

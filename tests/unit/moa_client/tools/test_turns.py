@@ -12,8 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.tools.answer_reader import DEFAULT, find_format
-from moa_client.tools.formats import render_tools
-from moa_client.tools.grammars import forced_grammar
+from moa_client.tools.formats import forced_grammar, render_tools
 from moa_client.tools.template import PIECE, ChatTemplate, prompt_tokens
 from moa_client.tools.tool import (
     ANY,
