@@ -54,8 +54,6 @@ class BuildError(Exception):
 
 
 class Compiler(NamedTuple):
-    """A C compiler with gcc's command line."""
-
     command: tuple[str, ...]
 
     def run(self, arguments: Sequence[str], folder: Path | None = None) -> str:
@@ -71,7 +69,6 @@ class Compiler(NamedTuple):
         return done.stdout
 
     def flags_of(self, name: str, optimise: Sequence[str] = ("-O3",)) -> list[str]:
-        """The flags for a variant (or the probe), without inputs and output."""
         instructions = (ZIG_FLAGS if "ziglang" in self.command else FLAGS)[name]
         macros = [f'-DMOA_SOURCE_HASH="{variants.source_hash()}"', f"-DMOA_VARIANT_{name.upper()}"]
         return [*COMMON, *optimise, *instructions, *macros]
@@ -119,7 +116,6 @@ def parts_of(name: str) -> list[tuple[str, str]]:
 
 
 def machine() -> str:
-    """The processor family that this Python runs on (not always the system's: think of emulation)."""
     name = sysconfig.get_platform().split("-")[-1]
     return platform.machine() if name == "universal2" else name
 

@@ -69,7 +69,6 @@ def write_bill(wheel: Path, extra: str, path: Path) -> None:
 
 
 def run(*command: str | Path) -> str:
-    """Runs a command in the checkout, and returns what it prints; its errors go to stderr."""
     done = subprocess.run(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True)
     if done.returncode:
         raise BuildError(f"{done.stdout}{' '.join(map(str, command))} ended with {done.returncode}")
@@ -77,7 +76,6 @@ def run(*command: str | Path) -> str:
 
 
 def check_wheel(wheel: Path) -> None:
-    """Raises BuildError if a wheel lacks a library, or holds one that does not fit its name or who calls it."""
     target = target_of(wheel.stem.split("-")[-1])
     folder = f"{PACKAGE.name}/{LIBRARIES.name}/"
     names = [PROBE, *(variant.name for variant in variants_of(target.machine))]
@@ -93,7 +91,6 @@ def check_wheel(wheel: Path) -> None:
 
 
 def faults_of(path: Path, target: Target, exports: Set[str]) -> Iterator[str]:
-    """What of a library does not fit its platform or those who call it."""
     lief.logging.disable()  # it warns of what every dylib by zig has
     match lief.parse(path):
         case lief.ELF.Binary() as library:

@@ -1,16 +1,13 @@
 """Kernels for language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
 
-from moa_kernels.bindings import F16, F32, KV_FORMATS, PAGE_ROWS, Q8
+from moa_kernels.bindings import F16, F32, FORMATS, GROUP, KV_FORMATS, PAGE_ROWS, Q4_1, Q8, Q8_0, KernelError
 from moa_kernels.blocks import QuantisedMatrix, in_four_bits, quantised
-from moa_kernels.formats import FORMATS, GROUP, Q4_1, Q8_0, KernelError
 from moa_kernels.library import explain, guard, populate, set_threads, threads, variant_name
 from moa_kernels.linear import Linear, cap, norm, peak
 from moa_kernels.rotary import Rotary
 from moa_kernels.tiles import PLAIN, Tiles, pack, tile_bytes, tile_count
-from moa_kernels.transformer.cache import Cache, Heads, Page
-from moa_kernels.transformer.experts import Experts
-from moa_kernels.transformer.layer import BesideNorms, Layer, LayerEmbedding, StackShape
-from moa_kernels.transformer.segment import Segment
+from moa_kernels.transformer.cache import Cache, Heads, Page, Segment
+from moa_kernels.transformer.layer import BesideNorms, Experts, Layer, LayerEmbedding, StackShape
 from moa_kernels.transformer.stack import Stack
 
 ARITHMETIC = 2  # raised when a change of the kernels gives other bits: texts of both are not to be mixed

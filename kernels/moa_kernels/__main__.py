@@ -2,7 +2,7 @@
 
 import sys
 
-from moa_kernels.formats import KernelError
+from moa_kernels.bindings import KernelError
 from moa_kernels.library import explain
 
 try:

@@ -1,6 +1,7 @@
-"""Quantised matrices as GGUF holds them: blocks of inputs that share a scale.
+"""Quantised matrices as GGUF holds them, blocks of inputs that share a scale, and functions of rows in numpy.
 
-Rows (outputs) can be chosen and put together without touching their numbers. State: none beyond the arrays.
+Rows (outputs) can be chosen and put together without touching their numbers. What is computed in numpy and float32 is
+for devices without kernels, and what these are tested against. State: none beyond the arrays.
 """
 
 from __future__ import annotations
@@ -11,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.bindings import address
-from moa_kernels.formats import FORMATS, GROUP, MOST_EXPONENT, Q4_1, Q8_0, Format, KernelError, format_of
+from moa_kernels.bindings import FORMATS, GROUP, MOST_EXPONENT, Q4_1, Q8_0, Format, KernelError, address, format_of
 from moa_kernels.library import library
 
 LEVELS = 127  # of Q8_0 as it is made here; files may hold -128
@@ -25,7 +25,7 @@ Rows = npt.NDArray[np.float32]
 class QuantisedMatrix:
     """A matrix [outputs, inputs].
 
-    `kind`: the name of its format, as in `formats.FORMATS`. `raw`: [outputs, blocks, bytes of a block] uint8.
+    `kind`: the name of its format, as in `FORMATS`. `raw`: [outputs, blocks, bytes of a block] uint8.
     """
 
     kind: str
@@ -46,7 +46,6 @@ class QuantisedMatrix:
         return self.raw.shape[0], self.raw.shape[1] * self.format.values
 
     def rows(self, ids: npt.NDArray[np.int64] | Sequence[int]) -> QuantisedMatrix:
-        """The matrix of these outputs, in this order."""
         return QuantisedMatrix(self.kind, self.raw[ids])
 
     def dequantised(self) -> Rows:
@@ -97,7 +96,6 @@ def _halves(blocks: npt.NDArray[np.uint8], at: int) -> Rows:
 
 
 def joined(parts: Sequence[QuantisedMatrix]) -> QuantisedMatrix:
-    """The outputs of several matrices of one kind, one after the other."""
     if len(parts) == 1:
         return parts[0]
     return QuantisedMatrix(parts[0].kind, np.concatenate([part.raw for part in parts]))
@@ -163,3 +161,25 @@ def _codes(numbers: Rows, scales: npt.NDArray[np.float16], least: int, most: int
 
 def _bytes(halves: npt.NDArray[np.float16]) -> npt.NDArray[np.uint8]:
     return halves.view(np.uint8).reshape(-1, 2)
+
+
+def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
+    """Root-mean-square norm over the last axis."""
+    squares = (rows * rows).mean(axis=-1, keepdims=True, dtype=np.float32)
+    out: Rows = rows / np.sqrt(squares + np.float32(eps)) * weight
+    return out
+
+
+def capped(rows: Rows, most: float) -> Rows:
+    """most tanh(x / most) of each number."""
+    out: Rows = np.tanh(rows / np.float32(most)) * np.float32(most)
+    return out
+
+
+def rounded(rows: Rows) -> Rows:
+    """Rows as the kernels see activations: int8 with a scale for each 32 of them."""
+    groups = rows.reshape(len(rows), -1, GROUP)
+    largest = np.maximum(np.abs(groups).max(axis=-1, keepdims=True), np.float32(1e-12))
+    codes = np.rint(groups * (np.float32(127) / largest))
+    out: Rows = (codes * (largest / np.float32(127))).reshape(rows.shape)
+    return out

@@ -16,8 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.bindings import address, declare
-from moa_kernels.formats import KernelError
+from moa_kernels.bindings import KernelError, address, declare
 from moa_kernels.variants import LIBRARIES, NUMPY, PROBE, VARIANTS, library_file, source_hash, variants_of
 
 VARIANT_VARIABLE = "MOA_KERNELS"
@@ -42,7 +41,6 @@ def variant_name() -> str:
 
 
 def explain() -> str:
-    """One sentence for logs: what is used and why."""
     return chosen().reason
 
 
@@ -52,7 +50,6 @@ def chosen() -> KernelChoice:
 
 @functools.cache
 def choose(forced: str, other_folder: str) -> KernelChoice:
-    """Takes the variant that is forced, else the fastest that this CPU runs and that is there."""
     folder = Path(other_folder or LIBRARIES)
     if forced == NUMPY:
         return KernelChoice(NUMPY, None, f"{WITHOUT}, because {VARIANT_VARIABLE} says so.")
@@ -60,7 +57,6 @@ def choose(forced: str, other_folder: str) -> KernelChoice:
 
 
 def force(name: str, folder: Path) -> KernelChoice:
-    """The variant of that name or a KernelError."""
     asked, unset = f"{VARIANT_VARIABLE}={name}", f"Unset {VARIANT_VARIABLE} to take what it can run."
     variant = next((variant for variant in VARIANTS if variant.name == name), None)
     if variant is None:
@@ -81,7 +77,6 @@ def force(name: str, folder: Path) -> KernelChoice:
 
 
 def choose_fastest(folder: Path) -> KernelChoice:
-    """The first variant, fastest first, that the probe allows and whose file is there; else numpy."""
     there, machine = present(folder), platform.machine()
     if not variants_of(machine):
         return KernelChoice(NUMPY, None, f"{WITHOUT}, because there are none for {machine} processors.")
@@ -101,7 +96,6 @@ def choose_fastest(folder: Path) -> KernelChoice:
 
 
 def present(folder: Path) -> list[str]:
-    """The names of the variants whose files are there, fastest first."""
     return [variant.name for variant in VARIANTS if (folder / library_file(variant.name)).is_file()]
 
 
@@ -152,7 +146,6 @@ _threads = 1
 
 
 def available() -> int:
-    """Cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -165,5 +158,4 @@ def set_threads(count: int) -> None:
 
 
 def threads() -> int:
-    """Threads of the next call."""
     return _threads

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels import arithmetic
-from moa_kernels.bindings import LANES, CLinear, CPart, address
-from moa_kernels.blocks import QuantisedMatrix, Rows, quantised
-from moa_kernels.formats import GROUP, KernelError
+from moa_kernels.bindings import GROUP, LANES, CLinear, CPart, KernelError, address
+from moa_kernels.blocks import QuantisedMatrix, Rows, capped, quantised
+from moa_kernels.blocks import norm as numpy_norm
 from moa_kernels.library import library, threads
 from moa_kernels.tiles import PLAIN, Tiles, packed
 
@@ -20,12 +19,9 @@ from moa_kernels.tiles import PLAIN, Tiles, packed
 class Linear:
     """One product for matrices with the same input; their outputs stand side by side.
 
-    Args:
-        weights: [outputs, inputs] each, in formats of their own: quantised, which is taken as it is, float, which
-            becomes Q8_0, or packed already, whose numbers the caller has checked.
-        bias: [all outputs] float32.
-        plain: keep float32 weights and activations (slow).
-        reference: compute in numpy, in float32, which takes any number of inputs.
+    Each of `weights`, [outputs, inputs], is quantised, and taken as it is, float, which becomes Q8_0, or packed, with
+    numbers that the caller has checked. `plain`: all stays in float32 (slow). `reference`: compute in numpy, in
+    float32, which takes any number of inputs.
     """
 
     def __init__(
@@ -86,10 +82,9 @@ def peak(rounds: int) -> int:
 
 
 def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
-    """Root-mean-square norm of [rows, width] float32, over a weight [width]."""
     loaded = library()
     if loaded is None:
-        return arithmetic.norm(rows, weight, eps)
+        return numpy_norm(rows, weight, eps)
     if rows.shape[1] != len(weight) or len(weight) % LANES:
         raise KernelError(f"A norm of {len(weight)} numbers cannot take rows of the shape {rows.shape}.")
     rows, weight = vector(rows), vector(weight)
@@ -102,7 +97,7 @@ def cap(rows: Rows, most: float) -> Rows:
     """most tanh(x / most) of each number; a new array."""
     loaded = library()
     if loaded is None:
-        return arithmetic.capped(rows, most)
+        return capped(rows, most)
     out = np.array(rows, np.float32, order="C", copy=True)
     loaded.moa_cap(out.size, most, address(out))
     return out

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.formats import KernelError
+from moa_kernels.bindings import KernelError
 
 Table = npt.NDArray[np.float32]
 PROPORTIONAL = "proportional"  # a part of a head's pairs turns, and each pair is half a head apart
@@ -20,11 +20,9 @@ PROPORTIONAL = "proportional"  # a part of a head's pairs turns, and each pair i
 class Rotary:
     """Cosines and sines for heads of `head_dim` numbers.
 
-    Args:
-        parameters: `rope_type` (default, linear, llama3, yarn, longrope, proportional), `rope_theta`, and what the type
-            needs; `partial_rotary_factor` where only a part of a head is rotated.
-        max_positions: of the model's configuration (yarn, longrope).
-        context: the most positions of texts, by which longrope's factors are chosen once; 0: the configuration's.
+    `parameters`: `rope_type` (default, linear, llama3, yarn, longrope, proportional), `rope_theta`, and what the type
+    needs; `partial_rotary_factor` where only a part of a head is rotated. `max_positions`: of the model (yarn,
+    longrope); `context`: the most positions of texts, by which longrope's factors are chosen once; 0: the model's.
     """
 
     def __init__(

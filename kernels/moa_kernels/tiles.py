@@ -8,9 +8,21 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.bindings import FLOAT32, LANES, NO_MEMORY, NOT_FINITE, STORED_FLOATS, address, aligned_zeros
+from moa_kernels.bindings import (
+    FLOAT32,
+    GROUP,
+    LANES,
+    NO_MEMORY,
+    NOT_FINITE,
+    Q4_1,
+    Q8_0,
+    STORED_FLOATS,
+    KernelError,
+    address,
+    aligned_zeros,
+    format_of,
+)
 from moa_kernels.blocks import QuantisedMatrix, Rows
-from moa_kernels.formats import GROUP, Q4_1, Q8_0, KernelError, format_of
 from moa_kernels.library import library
 
 PLAIN = "float32"  # the kind of matrices that are not quantised
@@ -44,7 +56,6 @@ class Tiles:
 
     @property
     def number(self) -> int:
-        """Of the format, for the library."""
         return _number(self.kind)
 
 
@@ -68,19 +79,13 @@ def pack(
     kind: str, source: Bytes, outputs: int, inputs: int, into: Bytes,
     *, stored: str = "", heads: int = 0, tiles: range | None = None,
 ) -> None:  # fmt: skip
-    """Packs a matrix, or some tiles of it; releases the interpreter lock.
+    """Packs a matrix, or some tiles of it, as `kind`; releases the interpreter lock. MemoryError: no room for a row.
 
-    Args:
-        kind: what it is packed as.
-        source: all rows as the file has them, in any shape.
-        into: room for these tiles, and no others.
-        stored: what the file has: "" for blocks of that kind (`PLAIN`: float32, which is not looked at), or one of
-            `STORED_FLOATS`, which becomes Q8_0 or Q4_1.
-        heads: not 0: the rows are those of so many heads in the pairs that GGUF has for Llama's queries and keys, and
-            are brought into transformers' order.
-        tiles: which; None: all. Threads may pack different ones at once.
-
-    Raises MemoryError: no room for a row.
+    `source`: all rows as the file has them, in any shape; `into`: room for these tiles, and no others. `stored`: what
+    the file has: "" for blocks of that kind (`PLAIN`: float32, which is not looked at), or one of `STORED_FLOATS`,
+    which becomes Q8_0 or Q4_1. `heads`: not 0: the rows are those of so many heads in the pairs that GGUF has for
+    Llama's queries and keys, and are brought into transformers' order. `tiles`: None: all; threads may pack different
+    ones at once.
     """
     whole, count = tile_bytes(kind, outputs, inputs), tile_count(outputs)
     chosen = range(count) if tiles is None else tiles
@@ -110,7 +115,6 @@ def pack(
 
 
 def packed(source: QuantisedMatrix | Rows) -> Tiles:
-    """A matrix in tiles of its own; floats stay floats."""
     if isinstance(source, QuantisedMatrix):
         kind, blocks = source.kind, np.ascontiguousarray(source.raw)
     else:

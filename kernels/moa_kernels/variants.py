@@ -18,8 +18,6 @@ NUMPY = "numpy"  # the name of computing without the library
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """One way to compile the kernels."""
-
     name: str  # of the file, of the macro MOA_VARIANT_<NAME>, and for MOA_KERNELS
     bit: int  # of the probe's answer (csrc/probe.c)
     instructions: str  # what the CPU must have, in words

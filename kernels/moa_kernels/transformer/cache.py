@@ -1,4 +1,4 @@
-"""Keys and values of one session, in pages of 64 positions that never move.
+"""Keys and values of one session in pages of 64 positions that never move, and its rows in a forward.
 
 Slots are numbered from 0 in the order in which rows were written; which token stands in a slot, and at which position,
 is the caller's affair. Invariants: growing copies nothing; who writes a page is its only holder, so a page that another
@@ -10,13 +10,26 @@ from __future__ import annotations
 import ctypes as ct
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
-from moa_kernels.bindings import F16, F32, KV_FORMATS, LANES, PAGE_ROWS, Q8, CCache, CHeads, address, aligned_zeros
+from moa_kernels.bindings import (
+    F16,
+    F32,
+    KV_FORMATS,
+    LANES,
+    PAGE_ROWS,
+    Q8,
+    CCache,
+    CHeads,
+    KernelError,
+    address,
+    aligned_zeros,
+)
 from moa_kernels.blocks import Rows
-from moa_kernels.formats import KernelError
 from moa_kernels.library import library
 
 
@@ -59,11 +72,9 @@ class Heads(NamedTuple):
 
     @property
     def width(self) -> int:
-        """Numbers of a row's keys and values."""
         return 2 * self.number * self.dim
 
     def nbytes(self, kv: str) -> int:
-        """Bytes of a row's keys and values, kept so."""
         return 2 * self.number * {F32: 4 * self.dim, F16: 2 * self.dim, Q8: self.dim + 4}[kv]
 
 
@@ -93,11 +104,9 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the pages (memory held, not only what is in use)."""
         return len(self._pages) * self._page_bytes
 
     def most_nbytes(self, rows: int) -> int:
-        """Bytes of the pages of `rows` rows."""
         return -(-rows // PAGE_ROWS) * self._page_bytes
 
     @property
@@ -106,7 +115,6 @@ class Cache:
         return address(self._table)
 
     def reserve(self, rows: int) -> None:
-        """Makes room for `rows` rows in all."""
         while len(self._pages) * PAGE_ROWS < rows:
             self._append(Page(self._page_bytes))
 
@@ -137,7 +145,6 @@ class Cache:
         self.length = len(held) * PAGE_ROWS
 
     def release(self) -> None:
-        """Forgets all rows and gives their pages back."""
         self.length = 0
         self._drop_pages(0)
 
@@ -238,3 +245,117 @@ def _loaded() -> Any:
     if loaded is None:
         raise KernelError("A cache of the kernels was used without kernels.")
     return loaded
+
+
+Numbers = npt.NDArray[np.int32]
+_NO_TAIL = np.zeros(1, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """Rows of one session.
+
+    A row sees the slots 0 to seen - 1, and then those of its tail, which are ascending and not below `seen`. It must
+    be among them itself, except in a stack that reads memory.
+    """
+
+    cache: Cache
+    first_slot: int  # where the first row is written; the others follow
+    positions: Numbers  # [rows] for the rotary angles
+    seen: Numbers  # [rows]
+    tail_start: Numbers  # [rows + 1], where each row's part of `tail` begins
+    tail: Numbers
+
+    @property
+    def rows(self) -> int:
+        return len(self.positions)
+
+    def check(self, *, writes: bool) -> None:
+        """Raises KernelError for rows that see slots which hold nothing: C would read beyond the cache.
+
+        `writes`: whether the rows themselves come into the cache.
+        """
+        rows, slots = self.rows, self.first_slot + (self.rows if writes else 0)
+        fits = (
+            0 <= self.first_slot <= self.cache.length
+            and len(self.seen) == rows
+            and len(self.tail_start) == rows + 1
+            and all(each.dtype == np.int32 and each.flags.c_contiguous for each in self._arrays)
+        )
+        if not rows:
+            fits = fits and not len(self.tail)
+        elif fits:
+            least, most = int(self.seen.min()), int(self.seen.max())
+            fits = least >= 0 and most <= slots and int(self.positions.min()) >= 0
+            if len(self.tail):
+                fits = fits and self._tails_fit(slots)
+            else:  # the usual case, of chains and of memory, is looked at most quickly
+                fits = fits and least > 0 and not self.tail_start.any()
+        if not fits:
+            raise KernelError(f"{rows} rows of a forward see slots that their cache of {slots} rows does not hold.")
+
+    def _tails_fit(self, slots: int) -> bool:
+        """Whether the tails are parts of `tail`, ascending, not below `seen`, and of slots that exist."""
+        starts, tail = self.tail_start, self.tail
+        counts = starts[1:] - starts[:-1]
+        if starts[0] != 0 or starts[-1] != len(tail) or counts.min() < 0 or (self.seen + counts).min() <= 0:
+            return False
+        rises = tail[1:] > tail[:-1]
+        firsts = starts[1:-1]
+        rises[firsts[(firsts > 0) & (firsts < len(tail))] - 1] = True
+        return bool(rises.all()) and bool((tail >= np.repeat(self.seen, counts)).all()) and int(tail.max()) < slots
+
+    @property
+    def _arrays(self) -> tuple[Numbers, ...]:
+        return self.positions, self.seen, self.tail_start, self.tail
+
+    @classmethod
+    def chain(cls, cache: Cache, rows: int, position: int | None = None, slot: int | None = None) -> Segment:
+        """Rows that follow one another from a slot on; None: behind all that the cache holds.
+
+        `position`: of the first row; None: its slot.
+        """
+        first = cache.length if slot is None else slot
+        steps = np.arange(rows, dtype=np.int32)
+        positions = steps + np.int32(first if position is None else position)
+        return cls(cache, first, positions, steps + np.int32(first + 1), np.zeros(rows + 1, np.int32), _NO_TAIL[:0])
+
+    @classmethod
+    def tree(cls, cache: Cache, parents: Sequence[int], known: int = 0, position: int | None = None) -> Segment:
+        """Nodes of a tree; each sees what stood before the tree, its ancestors and itself.
+
+        Args:
+            parents: of all nodes, in order of their slots; -1: what stood before the tree.
+            known: how many of the nodes are in the cache already, as its last rows; the others are the segment's rows.
+            position: of a node whose parent is -1; None: as many as stood before the tree.
+        """
+        before = cache.length - known
+        first = before if position is None else position
+        runs: list[int] = []  # of each node: how many of its first ancestors stand right behind `before`, one by one
+        tails: list[tuple[int, ...]] = []  # and the slots of the others
+        for node, parent in enumerate(parents):
+            run, tail = (runs[parent], tails[parent]) if parent >= 0 else (0, ())
+            if not tail and run == node:
+                run += 1
+            else:
+                tail = (*tail, before + node)
+            runs.append(run)
+            tails.append(tail)
+        runs, tails = runs[known:], tails[known:]
+        counts = np.array([len(tail) for tail in tails], np.int32)
+        seen = np.array(runs, np.int32)
+        return cls(
+            cache,
+            cache.length,
+            seen + counts + np.int32(first - 1),
+            seen + np.int32(before),
+            np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
+            np.array([slot for tail in tails for slot in tail], np.int32),
+        )
+
+    @classmethod
+    def memory(cls, cache: Cache, positions: Numbers) -> Segment:
+        """Rows that see all that the cache holds and write nothing: for a stack that reads memory."""
+        rows = len(positions)
+        seen = np.full(rows, cache.length, np.int32)
+        return cls(cache, cache.length, positions, seen, np.zeros(rows + 1, np.int32), _NO_TAIL[:0])

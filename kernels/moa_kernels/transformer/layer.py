@@ -1,20 +1,94 @@
-"""A decoder layer's weights, the sizes that a stack's layers share, and what both are to the kernels in C.
+"""A decoder layer's weights and experts, the sizes that a stack's layers share, and what these are to the kernels in C.
 
-Pure data over arrays. Invariant: a layer that passes `check` has the shapes that the kernels read.
+Pure data over arrays. Invariants: a layer that passes `check` has the shapes that the kernels read; a row's experts,
+their weights and the order in which they are added depend on the row alone, and equal scores go by experts' numbers.
 """
 
 import ctypes as ct
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from moa_kernels.bindings import LANES, CHeads, CLayer, CLinear, address
+from moa_kernels.bindings import LANES, CExperts, CHeads, CLayer, CLinear, KernelError, address
 from moa_kernels.blocks import Rows
-from moa_kernels.formats import KernelError
 from moa_kernels.linear import Linear, vector
 from moa_kernels.rotary import Rotary
 from moa_kernels.transformer.cache import Heads
-from moa_kernels.transformer.experts import Experts
+
+MOST_EXPERTS = 1024  # of a layer, as in kernels.h; the models of 2026 have up to 512
+ReadExpert = Callable[[int], tuple[Linear, Linear]]
+
+
+class Experts:
+    """The experts of one layer, of which a row has `chosen`, by the scores of `router`, which is in float32.
+
+    `read` gives the products of an expert by its number: gate and up, and down; in numpy each is read when a row has
+    chosen it, and not kept. `weighs_all`: weights are parts of a softmax over all scores, whose sum is below 1; else
+    over those of the chosen. `scales`: [experts], what the experts' weights are multiplied by.
+    """
+
+    def __init__(
+        self, router: Linear, chosen: int, read: ReadExpert, *, weighs_all: bool = False, scales: Rows | None = None
+    ) -> None:
+        self.count, self.chosen, self.weighs_all = router.outputs, chosen, weighs_all
+        if self.count > MOST_EXPERTS or not 0 < chosen <= self.count:
+            raise KernelError(
+                f"A row cannot have {chosen} of {self.count} experts, of which the kernels take at most {MOST_EXPERTS}."
+            )
+        if router.compiled and not router.plain:
+            raise KernelError("The router of experts is not in float32.")
+        if scales is not None and scales.shape != (self.count,):
+            raise KernelError(f"The scales of {self.count} experts have the shape {scales.shape}.")
+        self.router, self.compiled = router, router.compiled
+        self.scales = None if scales is None else vector(scales)
+        self._read = read
+        gate_up, down = self._read(0)
+        self.hidden, self.inner = router.inputs, down.inputs
+        self._check(0, gate_up, down)
+        if not self.compiled:
+            return
+        self._pairs = [(gate_up, down), *(read(number) for number in range(1, self.count))]
+        for number, pair in enumerate(self._pairs):
+            self._check(number, *pair)
+            if list(map(_form, pair)) != [_form(gate_up), _form(down)]:
+                raise KernelError(f"Expert {number} is not of the form of expert 0: one has a bias or is in float32.")
+        self._c_gate_up = (CLinear * self.count)(*(gate_up.c for gate_up, _ in self._pairs))
+        self._c_down = (CLinear * self.count)(*(down.c for _, down in self._pairs))
+        self.c = CExperts(
+            self.count, chosen, self.inner, int(weighs_all), address(self.scales), router.c,
+            ct.cast(self._c_gate_up, ct.POINTER(CLinear)), ct.cast(self._c_down, ct.POINTER(CLinear)),
+        )  # fmt: skip
+
+    def pair(self, number: int) -> tuple[Linear, Linear]:
+        return self._pairs[number] if self.compiled else self._read(number)
+
+    def choose(self, scores: Rows) -> tuple[npt.NDArray[np.int64], Rows]:
+        """Each row's experts, best first, and their weights: [rows, chosen] each; in numpy.
+
+        `scores`: by the router, [rows, experts].
+        """
+        numbers = np.argsort(-scores, axis=-1, kind="stable")[:, : self.chosen]
+        best = np.take_along_axis(scores, numbers, axis=-1)
+        powers = np.exp((scores if self.weighs_all else best) - best[:, :1])
+        weights = np.exp(best - best[:, :1]) / powers.sum(axis=-1, keepdims=True)
+        return numbers, weights if self.scales is None else weights * self.scales[numbers]
+
+    def _check(self, number: int, gate_up: Linear, down: Linear) -> None:
+        if any(linear.compiled != self.compiled for linear in (gate_up, down)):
+            raise KernelError(f"Expert {number} and its router are not both compiled, or both computed in numpy.")
+        got = (gate_up.outputs, gate_up.inputs, down.outputs, down.inputs)
+        if got != (2 * self.inner, self.hidden, self.hidden, self.inner):
+            raise KernelError(
+                f"Expert {number} has the shapes [{got[0]}, {got[1]}] and [{got[2]}, {got[3]}],"
+                f" expected [{2 * self.inner}, {self.hidden}] and [{self.hidden}, {self.inner}]."
+            )
+
+
+def _form(linear: Linear) -> tuple[bool, bool]:
+    return linear.plain, linear.has_bias
+
 
 SILU, GELU_TANH, CLAMPED_SWIGLU = "silu", "gelu_tanh", "clamped_swiglu"
 ACTIVATIONS = (SILU, GELU_TANH, CLAMPED_SWIGLU)  # in the order of their numbers in kernels.h
@@ -47,7 +121,6 @@ class StackShape:
     embedding: int = 0  # width of the layers' own embeddings; 0: they have none
 
     def query_scale(self, head_dim: int) -> float:
-        """What queries of heads of that size are multiplied by, in float32."""
         return float(np.float32(self.score_scale or np.float32(1) / np.sqrt(np.float32(head_dim))))
 
     def check(self, *, any_width: bool = False) -> None:
@@ -63,7 +136,6 @@ class StackShape:
         self.check_sizes(Heads(self.kv_heads, self.head_dim), self.inner, any_width=any_width)
 
     def check_sizes(self, heads: Heads, inner: int, *, any_width: bool) -> None:
-        """Raises KernelError for heads, or a width of the MLP, that a layer cannot have."""
         if self.heads % heads.number:
             raise KernelError(f"{self.heads} query heads cannot share {heads.number} key/value heads evenly.")
         if any_width:
@@ -170,7 +242,6 @@ class Layer:
             )
 
     def _expected(self, shape: StackShape) -> dict[str, tuple[Linear, int, int]]:
-        """The products, with the outputs and inputs that they must have."""
         heads, inner = self.heads_in(shape), self.inner_in(shape)
         queries, keys = shape.heads * heads.dim, heads.number * heads.dim
         own = 0 if shape.reads_memory or self.reads_layer is not None else keys if self.keys_are_values else 2 * keys
@@ -188,7 +259,6 @@ class Layer:
         return expected
 
     def _vectors(self, shape: StackShape) -> list[tuple[str, Rows | None, int]]:
-        """The norms and sinks, with the widths that they must have."""
         heads, all_heads = self.heads_in(shape), self.norms_all_heads(shape)
         found: list[tuple[str, Rows | None, int]] = [(name, getattr(self, name), shape.hidden) for name in _NORMS]
         found += [("sinks", self.sinks, shape.heads), ("value_norm", self.value_norm, heads.dim)]

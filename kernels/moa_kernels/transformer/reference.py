@@ -9,15 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from moa_kernels.arithmetic import capped, norm
-from moa_kernels.bindings import F16, Q8
-from moa_kernels.blocks import Rows
-from moa_kernels.formats import KernelError
+from moa_kernels.bindings import F16, Q8, KernelError
+from moa_kernels.blocks import Rows, capped, norm
 from moa_kernels.rotary import Table, rotated
-from moa_kernels.transformer.cache import Cache, Heads
-from moa_kernels.transformer.experts import Experts
-from moa_kernels.transformer.layer import Layer, LayerEmbedding, StackShape
-from moa_kernels.transformer.segment import Numbers, Segment
+from moa_kernels.transformer.cache import Cache, Heads, Numbers, Segment
+from moa_kernels.transformer.layer import Experts, Layer, LayerEmbedding, StackShape
 
 
 class ReferenceCache(Cache):
@@ -54,7 +50,6 @@ class ReferenceCache(Cache):
         self.put(layer, self.length, keys, values)
 
     def put(self, layer: int, slot: int, keys: Rows, values: Rows) -> None:
-        """Writes rows from `slot` on."""
         self.reserve(slot + len(keys))
         rows = np.stack((keys, values), axis=2).astype(np.float32, copy=False)
         self.rows[layer][slot : slot + len(keys)] = _in_8_bits(rows) if self.kv == Q8 else rows
@@ -107,7 +102,6 @@ class ReferenceStack:
         state_layers: Sequence[int],
         only_fills: bool,
     ) -> tuple[Rows, dict[int, Rows]]:
-        """As `Stack.run`, which has checked its arguments."""
         x = rows.astype(np.float32)
         states: dict[int, Rows] = {}
         starts = np.cumsum([0, *(segment.rows for segment in segments)])
@@ -200,7 +194,6 @@ class ReferenceStack:
         return out
 
     def _mlp(self, layer: Layer, x: Rows) -> Rows:
-        """What the MLP adds to the rows."""
         normed = x if layer.mlp_norm is None else norm(x, layer.mlp_norm, self.shape.eps)
         out = np.zeros_like(x)
         if layer.gate_up is not None:
@@ -218,7 +211,6 @@ class ReferenceStack:
         return out * np.float32(self.shape.residual_scale)
 
     def _mixed(self, experts: Experts, rows: Rows, scores: Rows) -> Rows:
-        """What the rows' experts give, by their weights."""
         numbers, weights = experts.choose(scores)
         out = np.zeros_like(rows)
         for number in np.unique(numbers):
@@ -228,12 +220,10 @@ class ReferenceStack:
         return out
 
     def _embedding(self, embedding: LayerEmbedding, x: Rows, own: Rows) -> Rows:
-        """What a layer's own embeddings, [rows, width], add to the rows."""
         out = norm(embedding.out(self._activated(embedding.gate(x), own)), embedding.norm, self.shape.eps)
         return out * np.float32(self.shape.residual_scale)
 
     def _gated(self, gate_up: Rows) -> Rows:
-        """[rows, 2 inner] to [rows, inner]: what the MLP's second product takes."""
         return self._activated(*np.split(gate_up, 2, axis=-1))
 
     def _activated(self, gate: Rows, up: Rows) -> Rows:

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from moa_kernels.bindings import KV_FORMATS, LANES, CHeads, CLayer, CSegment, CStack, address
+from moa_kernels.bindings import KV_FORMATS, LANES, CHeads, CLayer, CSegment, CStack, KernelError, address
 from moa_kernels.blocks import Rows
-from moa_kernels.formats import KernelError
 from moa_kernels.library import library, threads
 from moa_kernels.linear import vector
 from moa_kernels.rotary import Rotary
-from moa_kernels.transformer.cache import Cache
+from moa_kernels.transformer.cache import Cache, Segment
 from moa_kernels.transformer.layer import ACTIVATIONS, Layer, StackShape
 from moa_kernels.transformer.reference import ReferenceCache, ReferenceStack
-from moa_kernels.transformer.segment import Segment
 
 
 class Stack:

@@ -5,8 +5,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import kernel_backend
@@ -127,27 +126,6 @@ def test_what_does_not_compile_is_left_out_with_its_first_complaint(
     assert files(tmp_path / "lib") == {library_file(name) for name in (PROBE, *built) if built}
     name = PROBE if refused == "probe.c" else "amx"
     assert f"moa kernels: {name} is left out, because cc does not compile it: what is " in capsys.readouterr().err
-
-
-def test_what_variants_have_in_common_is_compiled_once(
-    commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_compiler(commands / "cc")
-    monkeypatch.setenv("MOA_BUILD_KERNELS", "amx,avx512,avxvnni,avx2")
-    calls: list[Sequence[str]] = []
-    run = kernel_build.Compiler.run
-
-    def record(self: kernel_build.Compiler, arguments: Sequence[str], folder: Path | None = None) -> str:
-        calls.append(arguments)
-        return run(self, arguments, folder)
-
-    monkeypatch.setattr(kernel_build.Compiler, "run", record)
-    assert kernel_build.build(tmp_path / "lib") == [*X86]
-    made = Counter(Path(call[call.index("-c") + 1]).name for call in calls if "-c" in call)
-    assert made == {"products.c": 3, "kernels.c": 2, "amx.c": 4, "probe.c": 2, "source_hash.c": 3}
-    linked = {Path(call[-2]).stem: [Path(word).name for word in call if word.endswith(".o")] for call in calls}
-    assert linked["amx"] == ["products-avx512.o", "kernels-avx512.o", "amx-amx.o", "source_hash-probe.o"]
-    assert linked["avxvnni"] == ["products-avxvnni.o", "kernels-avx2.o", "amx-avxvnni.o", "source_hash-probe.o"]
 
 
 @pytest.mark.parametrize(

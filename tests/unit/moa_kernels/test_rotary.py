@@ -6,7 +6,7 @@ import pytest
 import torch
 from moa_kernels import KernelError, Rotary
 from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 pytestmark = pytest.mark.torch
 
@@ -23,41 +23,19 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 
 
-def transformers_tables(name: str) -> tuple[torch.Tensor, torch.Tensor]:
-    """Its cosines and sines, [1, positions, head_dim] each."""
-    config = LlamaConfig(
-        hidden_size=4 * HEAD_DIM,
-        num_attention_heads=4,
-        max_position_embeddings=MOST,
-        rope_parameters=dict(PARAMETERS[name]),
-    )
-    tables: tuple[torch.Tensor, torch.Tensor] = LlamaRotaryEmbedding(config)(
-        torch.zeros(1, MOST, 1), torch.arange(MOST)[None]
-    )
-    return tables
-
-
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_angles_are_those_of_transformers(name: str) -> None:
-    cosines, sines = Rotary(HEAD_DIM, PARAMETERS[name], MOST).tables(MOST)
-    for ours, theirs in zip((cosines, sines), transformers_tables(name), strict=True):
+    config = LlamaConfig(
+        hidden_size=4 * HEAD_DIM, num_attention_heads=4, max_position_embeddings=MOST,
+        rope_parameters=dict(PARAMETERS[name]),
+    )  # fmt: skip
+    expected_tables = LlamaRotaryEmbedding(config)(torch.zeros(1, MOST, 1), torch.arange(MOST)[None])
+    for ours, theirs in zip(Rotary(HEAD_DIM, PARAMETERS[name], MOST).tables(MOST), expected_tables, strict=True):
         assert ours.shape[1] == HEAD_DIM // 2
         expected = theirs[0, :, : HEAD_DIM // 2].numpy()
         # A frequency may be rounded to the next float32: then angles differ by a part in 8 million.
         bound = 2e-6 + np.arange(MOST)[:, None] * 2.5e-7
         assert bool((np.abs(ours[:MOST] - expected) <= bound).all())
-
-
-@pytest.mark.parametrize("name", ["default", "yarn"])
-def test_rows_are_rotated_as_transformers_rotates_them(name: str) -> None:
-    random = np.random.default_rng(0)
-    rows = random.normal(size=(5, 3, HEAD_DIM)).astype(np.float32)
-    positions = np.array([0, 7, 7, 100, 3], np.int32)
-    cosines, sines = (table[:, positions] for table in transformers_tables(name))
-    heads = torch.from_numpy(rows).transpose(0, 1)[None]
-    expected, _ = apply_rotary_pos_emb(heads, heads, cosines, sines)
-    got = Rotary(HEAD_DIM, PARAMETERS[name], MOST).rotate(rows, positions)
-    np.testing.assert_allclose(got, expected[0].transpose(0, 1).numpy(), atol=1e-4)
 
 
 def test_tables_that_another_thread_makes_are_seen_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:

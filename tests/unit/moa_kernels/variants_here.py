@@ -1,12 +1,14 @@
-"""The variants that this CPU runs, what rounds activations as they do, and that rows have the same bits in any call."""
+"""The variants that this CPU runs, random weights for them, and that rows have the same bits in any call."""
 
 import os
 import platform
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from moa_kernels import FORMATS, Cache, QuantisedMatrix, Segment, Stack
+from moa_kernels import FORMATS, PLAIN, Cache, Layer, Linear, QuantisedMatrix, Segment, Stack, StackShape
 from moa_kernels.library import FOLDER_VARIABLE, present, probe
 from moa_kernels.variants import LIBRARIES, variants_of
 
@@ -28,6 +30,43 @@ def random_matrix(random: np.random.Generator, kind: str, outputs: int, inputs: 
     if stored.exponent is not None:
         raw[..., stored.exponent] = random.integers(0, 130, raw.shape[:2])
     return QuantisedMatrix(kind, raw)
+
+
+def floats(random: np.random.Generator, *shape: int, scale: float = 1.0) -> np.ndarray:
+    values: np.ndarray = random.normal(size=shape) * scale / shape[-1] ** 0.5
+    return values.astype(np.float32)
+
+
+def norm_of(random: np.random.Generator, width: int) -> np.ndarray:
+    return random.uniform(0.5, 1.5, width).astype(np.float32)
+
+
+def linear_of(
+    random: np.random.Generator, outputs: int, inputs: int, kind: str = PLAIN, *, reference: bool = False,
+    bias: bool = False,
+) -> Linear:  # fmt: skip
+    """Random weights of a format, in float32, or as 8-bit codes of them ("floats")."""
+    matrix = random_matrix(random, kind, outputs, inputs) if kind in FORMATS else floats(random, outputs, inputs)
+    return Linear([matrix], floats(random, outputs) if bias else None, plain=kind == PLAIN, reference=reference)
+
+
+def layer_of(shape: StackShape, seed: int, kind: str = PLAIN, *, reference: bool = False, **changes: Any) -> Layer:
+    """Random weights; `changes`: fields of the layer, which tell the width of `qkv`."""
+    random = np.random.default_rng(seed)
+    norms = [norm_of(random, shape.hidden) for _ in range(2)]
+    bare = Layer(norms[0], qkv=None, out=None, mlp_norm=norms[1], gate_up=None, down=None)  # type: ignore[arg-type]
+    layer = replace(bare, **changes)
+    dim, inner = layer.heads_in(shape).dim, layer.inner_in(shape)
+    queries, keys = shape.heads * dim, layer.heads_in(shape).number * dim
+    own = 0 if shape.reads_memory or layer.reads_layer is not None else keys * (1 if layer.keys_are_values else 2)
+    read = shape.hidden + (0 if layer.attention_embedding_norm is None else shape.embedding)
+    sizes = {"qkv": (queries + own, read), "out": (shape.hidden, queries)}
+    if layer.experts is None or layer.beside is not None:
+        sizes |= {"gate_up": (2 * inner, shape.hidden), "down": (shape.hidden, inner)}
+    made: dict[str, Any] = {
+        name: linear_of(random, *size, kind, reference=reference, bias=name == "qkv") for name, size in sizes.items()
+    }
+    return replace(layer, **made)
 
 
 def rounded(rows: np.ndarray) -> np.ndarray:
