@@ -11,7 +11,7 @@ from moa_shared.drafter.companion import KNOWN_COMPANIONS
 from moa_shared.programs.command_line import options_table
 
 COMPANIONS = ["| companion | million weights | for | licence |", "| --- | ---: | --- | --- |"]
-COMPANIONS += [f"| `{each.hub}` | {each.millions} | {each.targets} | {each.licence} |" for each in KNOWN_COMPANIONS]
+COMPANIONS += ["| `{hub}` | {millions} | {targets} | {licence} |".format_map(each) for each in KNOWN_COMPANIONS]
 DOCS = Path(__file__).resolve().parent
 TABLES = (
     ("client.md", "options moa-client", options_table(ClientSettings)),

@@ -9,18 +9,18 @@ from typing import NamedTuple
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.constraints.compiler import constraint_compiler
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
-from moa_shared.drafter.checkpoint.shipped import (
+from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.companion import fitting_companions
+from moa_shared.drafter.kinds.weights import TargetParts
+from moa_shared.drafter.published import find_drafter
+from moa_shared.drafter.shipped import (
     DEFAULT_DRAFTER,
     SHIPPED_DRAFTERS,
     TOKENS_A_FORWARD,
+    ngrams_for,
     require_shipped_drafter,
     shipped_drafter,
 )
-from moa_shared.drafter.checkpoint.statistics import ngrams_for
-from moa_shared.drafter.companion import fitting_companions
-from moa_shared.drafter.layers.weights import TargetParts
-from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.guesses import NgramTable
@@ -133,7 +133,7 @@ def load_host(
     if settings.companion:
         companion = offered_companion(settings.companion, files, settings.cache_dir, progress)
     elif fitting := fitting_companions(files.config):
-        log.info("no companion is offered", fitting=[each.hub for each in fitting])
+        log.info("no companion is offered", fitting=fitting)
     execution = (load or load_execution)(files, settings, progress)
     served = _served(files, execution, drafters, pooling)
     offered = [

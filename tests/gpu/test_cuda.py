@@ -13,7 +13,7 @@ from moa_server.verifier import KVCache, Request, Target, TargetOutput
 from moa_server.verifier.attention import FlashInferAttention, SessionAttention
 from moa_server.verifier.pool import over_arrays
 from moa_server.verifier.torch_target import TorchTarget, cuda_graphs
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 
 from tests.support.decoders import EVEN, normal
 from tests.support.tiny_models import FAMILIES

@@ -12,9 +12,9 @@ from moa_client.engine.engine import ClientEngine
 from moa_server.drafting.draft_decision import MemorySource
 from moa_server.engine.stepper import Stepper
 from moa_server.verifier import Target
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.growing import CHAIN, GrowthShape
 from moa_shared.protocol.messages import Plane
 

@@ -16,9 +16,9 @@ from moa_kernels.library import library
 from moa_server.engine.stepper import Stepper
 from moa_server.loading import memory_source
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.growing import GrowthShape
 from moa_shared.models.network.network import Network
 from moa_shared.protocol.finish_rule import AnswerSettings

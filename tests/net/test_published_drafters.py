@@ -18,7 +18,7 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_server.loading import load_host
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
+from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec

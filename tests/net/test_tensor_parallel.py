@@ -23,7 +23,7 @@ from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_server.loading import memory_source
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
+from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from moa_kernels.library import library
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.models.network.network import Weights
 
 Rows = npt.NDArray[np.float32]
@@ -69,9 +69,9 @@ def decoder_of(checkpoint: Checkpoint, target: Weights, weights: str = "int8", *
 
 def encoder_of(checkpoint: Checkpoint, dtype: Any, device: Any = None) -> Any:
     """The server's half of it in torch."""
-    from moa_shared.drafter.kinds.torch_layers import load_encoder
+    from moa_shared.drafter.kinds.torch_layers import MemoryEncoder
 
-    return load_encoder(checkpoint.config, checkpoint.torch_tensors(), dtype, device)
+    return MemoryEncoder(checkpoint.config, checkpoint.torch_tensors(), dtype, device)
 
 
 def close(a: Rows, b: Rows) -> None:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from moa_client.device.loading import Device
 from moa_client.settings import ClientSettings
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
-from moa_shared.drafter.checkpoint.shipped import (
+from moa_shared.drafter.checkpoint import Checkpoint
+from moa_shared.drafter.shipped import (
     DEEP_DRAFTER,
     DEFAULT_DRAFTER,
     require_shipped_drafter,
@@ -47,11 +47,12 @@ class BenchDrafter:
     def description(self) -> str:
         """For tables: "shipped, N = 3, 16384 draft tokens"."""
         own = self.checkpoint.config
-        return f"{self.origin}, {own.method.removeprefix('MoA, ')}, {own.draft_vocab or own.vocab_size} draft tokens"
+        method = own.traits.method(own).removeprefix("MoA, ")
+        return f"{self.origin}, {method}, {own.draft_vocab or own.vocab_size} draft tokens"
 
     def file(self, folder: Path) -> str:
         """Its file, which a server can load: its own, or one written into `folder`."""
-        from moa_shared.drafter.checkpoint.checkpoint import save_checkpoint
+        from moa_shared.drafter.checkpoint import save_checkpoint
 
         if self.path is not None:
             return str(self.path)
@@ -61,7 +62,7 @@ class BenchDrafter:
 
 def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter:
     """A drafter for this target: "default", which comes with moa or is untrained; "deep"; or one by path or id."""
-    from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
+    from moa_shared.drafter.checkpoint import load_checkpoint
     from moa_shared.drafter.published import find_drafter as find_published
 
     origin, path = SHIPPED, shipped_drafter(files.fingerprint)
@@ -74,7 +75,7 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter
 
 def untrained_drafter(files: ModelFiles) -> BenchDrafter:
     """Random tensors, with a head of few tokens: almost never right."""
-    from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors
+    from moa_shared.drafter.checkpoint import fresh_tensors
     from moa_shared.drafter.kinds import DrafterConfig
     from moa_shared.drafter.kinds.layout import target_sizes
     from moa_shared.models.network.plan import kv_width_if_differing

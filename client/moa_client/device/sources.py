@@ -15,7 +15,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter.checkpoint import shipped
+from moa_shared.drafter import shipped
 from moa_shared.drafter.companion import find_companion, fitting_companions
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, ProtocolError
@@ -134,7 +134,7 @@ def possible_companion(settings: ClientSettings, served: pb.DescribeResponse | N
         default = resolve_packaged("default", DEFAULT_MODEL, root, QUIET)
         if default.tokenizer_hash == target.tokenizer_hash:
             return DEFAULT
-    return next((each.hub for each in fitting_companions(target.config)), "")
+    return next(iter(fitting_companions(target.config)), "")
 
 
 def stand_in(settings: ClientSettings, offered: ModelFiles | None, progress: Progress) -> Sources:

@@ -16,7 +16,7 @@ from moa_shared.models.network.network import Network
 from moa_server.verifier.target import KVCache, Request, Rows, Target, is_chain
 
 if TYPE_CHECKING:
-    from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+    from moa_shared.drafter.checkpoint import Checkpoint
 
 
 class KernelCache(KVCache):

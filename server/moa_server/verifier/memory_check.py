@@ -27,7 +27,7 @@ from moa_server.settings import ServerSettings
 from moa_server.verifier.target import KV_SHARE, KVCache, Rows, Target
 
 if TYPE_CHECKING:
-    from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+    from moa_shared.drafter.checkpoint import Checkpoint
 
 T = TypeVar("T")
 

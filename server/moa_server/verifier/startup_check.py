@@ -30,8 +30,8 @@ from moa_kernels import (
     quantised,
     tile_count,
 )
-from moa_kernels.arithmetic import rounded
 from moa_kernels.bindings import LANES
+from moa_kernels.blocks import rounded
 from moa_shared.errors import ConfigError
 from moa_shared.models.network.network import Network
 from moa_shared.models.weights import WeightReader

@@ -20,7 +20,7 @@ from moa_shared.errors import ContextLengthError, InternalError, TokenRangeError
 from moa_shared.programs.machine import free_memory
 
 if TYPE_CHECKING:
-    from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+    from moa_shared.drafter.checkpoint import Checkpoint
 
 
 Rows = npt.NDArray[np.float32]

@@ -17,7 +17,7 @@ from typing import Any, cast
 import structlog
 import torch
 from moa_shared.defaults import BF16
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.models.network.families import EARLIEST

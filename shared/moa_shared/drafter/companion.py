@@ -1,8 +1,8 @@
 """What is known of companions: which models fit which targets, how often one agrees, how far its text can be trusted.
 
-A model fits by family and size of the vocabulary; the tokens themselves are compared when it is loaded. A record of
-agreement for each two models is under `<cache>/hashes`. Confidence is as `moa-train calibrate` has measured for two
-models, else by kind: in files beside the companion's own, or in the cache folder, which name both models.
+A model fits by family and size of the vocabulary; the tokens themselves are compared when it is loaded. Agreement
+of two models is remembered in the cache. Confidence is as `moa-train calibrate` has measured for two models, in files
+beside the companion's own or in the cache, else by kind.
 """
 
 from __future__ import annotations
@@ -15,51 +15,34 @@ from typing import Any
 
 from moa_kernels import F16, F32, Cache, KernelError, variant_name
 
-from moa_shared.drafter.checkpoint.checkpoint import write_record
+from moa_shared.drafter.checkpoint import read_record, write_record
 from moa_shared.drafter.kinds.companion import CompanionState
-from moa_shared.drafter.layers.weights import INT8
+from moa_shared.drafter.kinds.weights import INT8
 from moa_shared.drafting.estimates import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
-from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError, ModelSourceError
+from moa_shared.errors import ConfigError, DiskFullError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.network.network import Network
 from moa_shared.models.network.served import check_kernels
 from moa_shared.models.storage.cache import cache_root, combine, recall, remember
 from moa_shared.models.tiles import map_tiles, tiles_in_memory
 from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.plain_text import parse_json, plain_line
+from moa_shared.plain_text import plain_line
 from moa_shared.programs.progress import Progress, SilentProgress
 
-
-@dataclass(frozen=True, slots=True)
-class KnownCompanion:
-    hub: str  # its id there; ours also reads it as a GGUF file
-    millions: int  # of weights
-    hidden_size: int  # its own; targets of its family are wider
-    families: tuple[str, ...]  # model types of targets
-    vocabularies: tuple[int, ...]  # rows of their embeddings; some are padded
-    targets: str  # those targets, for people
-    licence: str  # of its weights
+# Of those that fit, the larger one first: its id on the hub, millions of weights, its own hidden size (targets of its
+# family are wider), model types of targets, rows of their embeddings, those targets for people, licence of its weights.
+with Path(__file__).with_name("companions.csv").open(encoding="utf-8", newline="") as table:
+    KNOWN_COMPANIONS = list(csv.DictReader(table))
 
 
-def _read(path: Path) -> tuple[KnownCompanion, ...]:
-    with path.open(encoding="utf-8", newline="") as table:
-        _, *rows = csv.reader(table)
-    return tuple(
-        KnownCompanion(hub, int(millions), int(hidden), tuple(types.split()), tuple(map(int, sizes.split())), *words)
-        for hub, millions, hidden, types, sizes, *words in rows
-    )
-
-
-KNOWN_COMPANIONS = _read(Path(__file__).with_name("companions.csv"))  # of those that fit the larger one first
-
-
-def fitting_companions(config: Mapping[str, Any]) -> list[KnownCompanion]:
+def fitting_companions(config: Mapping[str, Any]) -> list[str]:
+    """Those that fit a target, by their ids on the hub."""
     return [
-        known
+        known["hub"]
         for known in KNOWN_COMPANIONS
-        if config.get("model_type") in known.families
-        and config.get("vocab_size") in known.vocabularies
-        and int(config.get("hidden_size") or 0) > known.hidden_size
+        if config.get("model_type") in known["families"].split()
+        and str(config.get("vocab_size")) in known["vocabularies"].split()
+        and int(config.get("hidden_size") or 0) > int(known["hidden_size"])
     ]
 
 
@@ -69,23 +52,22 @@ COMPANION_KEY, TARGET_KEY = "companion_fingerprint", "target_fingerprint"
 # shown and not kept is worse than a pause. Either is soon forgotten over what the target decides.
 SAME_MODEL = 1.5  # sizes of the target, mostly itself in another format: 3.7; 2.1 with noise, agreeing on 0.86
 ANOTHER_MODEL = 0.5  # 1.1 to 1.7 with companions that agree on 0.75 to 0.87 of the tokens, 0.2 with one of 0.34
-_SAME_SIZES = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
 
 
 def remember_agreement(root: Path, companion: str, target: str, agreement: Agreement) -> None:
-    remember(root, _key(companion, target), {"tokens": agreement.tokens, "right": agreement.right})
+    remember(root, _agreement_key(companion, target), {"tokens": agreement.tokens, "right": agreement.right})
 
 
 def recall_agreement(root: Path, companion: str, target: str) -> Agreement:
     """What was counted before; nothing where there is no record."""
-    known = recall(root, _key(companion, target))
+    known = recall(root, _agreement_key(companion, target))
     tokens, right = known.get("tokens"), known.get("right")
     if isinstance(tokens, int) and isinstance(right, int) and 0 <= right <= tokens <= MOST_TOKENS:
         return Agreement(tokens, right)
     return Agreement()
 
 
-def _key(companion: str, target: str) -> str:
+def _agreement_key(companion: str, target: str) -> str:
     return f"agreement-{combine([companion, target])[:32]}"
 
 
@@ -100,9 +82,7 @@ def measured_file(companion: ModelFiles, target: ModelFiles, root: Path) -> tupl
     pair = companion.fingerprint, target.fingerprint
     beside = sorted(companion.weights[0].parent.glob(f"*{SUFFIX}"))
     paths = [path for path in beside if path.name.removesuffix(SUFFIX)[-1:] in ("", ".")]
-    if (cached := cache_file(*pair, root)).is_file():
-        paths.append(cached)
-    for path in paths:
+    for path in [*paths, *filter(Path.is_file, [cache_file(*pair, root)])]:
         said = read_confidence(path)
         if said is not None and said[0] == pair:
             return path, said[1]
@@ -111,7 +91,8 @@ def measured_file(companion: ModelFiles, target: ModelFiles, root: Path) -> tupl
 
 def kind_confidence(companion: ModelFiles, target: ModelFiles) -> LearnedConfidence:
     """What is known of a companion that was never measured beside this target."""
-    same = all(companion.config.get(size) == target.config.get(size) for size in _SAME_SIZES)
+    sizes = ("model_type", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
+    same = all(companion.config.get(size) == target.config.get(size) for size in sizes)
     return LearnedConfidence(SAME_MODEL if same else ANOTHER_MODEL, PRIOR_EVIDENCE)
 
 
@@ -121,27 +102,21 @@ def cache_file(companion: str, target: str, root: Path) -> Path:
 
 def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | None:
     """The fingerprints of companion and target that a file is about, and the confidence; None: it is a drafter's."""
-    try:
-        content: Any = parse_json(path.read_text("utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+
+    def read(content: dict[str, Any]) -> tuple[tuple[str, str], LearnedConfidence] | None:
         if COMPANION_KEY not in content:
             return None
         shift, evidence = float(content["shift"]), float(content["evidence"])
         if not (abs(shift) <= 20 and 0 < evidence <= MOST_EVIDENCE):
             raise ValueError(f"a shift of {shift} by an evidence of {evidence}")
         return (str(content[COMPANION_KEY]), str(content[TARGET_KEY])), LearnedConfidence(shift, evidence)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(
-            f"{path} does not say how far a companion can be trusted ({error}).",
-            hint="Make it again with moa-train calibrate.",
-        ) from None
+
+    return read_record(path, read)
 
 
 def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, target: str) -> None:
-    fingerprints = {COMPANION_KEY: companion, TARGET_KEY: target}
     shift, evidence = round(confidence.shift, 4), round(confidence.evidence, 4)
-    write_record(path, {**fingerprints, "shift": shift, "evidence": evidence})
+    write_record(path, {COMPANION_KEY: companion, TARGET_KEY: target, "shift": shift, "evidence": evidence})
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,22 +176,19 @@ def load_companion(
     *,
     weights: str = INT8,
 ) -> Companion:
-    """A companion for a target.
+    """A companion for a target, of which only the tokenizer is read; its own files: it writes for itself.
 
-    Args:
-        files: its own, of `find_companion`.
-        target: of which only the tokenizer is read; its own files: it writes for itself.
-        weights: "int8", or "float32" for a reference.
+    `weights`: "int8", or "float32" for a reference.
     """
     progress = progress or SilentProgress()
     tokenizer = load_tokenizer(files)
     columns = _columns_for(target, files, tokenizer)  # before the weights are packed, which takes time
     packed = _weights(files, cache_dir, progress, weights)
-    size = sum(each.memory.nbytes for each in packed.tiles.values())
     try:
         network = Network(packed, files.config, plain=weights != INT8)
     except ModelSourceError as error:
         raise _unusable(files, error) from error
+    size = sum(each.memory.nbytes for each in packed.tiles.values())
     companion = Companion(files, tokenizer, network, columns, F16 if weights == INT8 else F32, size)
     return companion._with_records(target, cache_root(cache_dir))
 
@@ -252,20 +224,14 @@ def _unusable(files: ModelFiles, error: KernelError | ModelSourceError) -> Model
 
 
 def check_vocabulary(companion: Tokenizer, target: Tokenizer, name: str, target_name: str) -> None:
-    """Refuses a companion to which an id means another token than to the target.
-
-    What only the companion has beyond the target's tokens is never said, and rows that only pad a vocabulary to a round
-    size are no tokens, also where a GGUF file spells them ([PAD151669]).
-    """
-    theirs, ours = _tokens(target), _tokens(companion)
-    for number, token in theirs.items():
-        own = ours.get(number)
-        if own != token:
-            raise MismatchError(
-                f"{name} cannot be a companion of {target_name}: token {number} is {_words(token)} there and"
-                f" {_words(own)} here.",
-                hint="Choose a small model of the target's own family (docs/drafters.md#a-companion).",
-            )
+    """Refuses a companion to which an id means another token than to the target; what only it has is never said."""
+    ours = _tokens(companion)
+    for number, token in _tokens(target).items():
+        if (own := ours.get(number, "none")) != token:
+            there, here = plain_line(token, 60), plain_line(own, 60)
+            what = f"{name} cannot be a companion of {target_name}: token {number} is {there} there and {here} here."
+            hint = "Choose a small model of the target's own family (docs/drafters.md#a-companion)."
+            raise MismatchError(what, hint=hint)
 
 
 def token_count(target: Tokenizer) -> int:
@@ -273,15 +239,8 @@ def token_count(target: Tokenizer) -> int:
     return max(_tokens(target), default=-1) + 1
 
 
-def _tokens(tokenizer: Tokenizer) -> dict[int, tuple[str, bool]]:
-    """By id, in order: how a token is spelled, and whether it is a special one."""
+def _tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """How tokens are spelled, in words, by id; rows that only pad a vocabulary, which GGUF files spell, are none."""
     special = set(tokenizer.special_tokens.values())
-    spelled = sorted((number, text) for text, number in tokenizer.vocabulary.items())
-    return {number: (text, number in special) for number, text in spelled if text != f"[PAD{number}]"}
-
-
-def _words(token: tuple[str, bool] | None) -> str:
-    if token is None:
-        return "none"
-    text, is_special = token
-    return f"{'the special token ' if is_special else ''}{plain_line(repr(text), 40)}"
+    spelled = sorted((number, text) for text, number in tokenizer.vocabulary.items() if text != f"[PAD{number}]")
+    return {number: f"{'the special token ' * (number in special)}{text!r}" for number, text in spelled}

@@ -5,26 +5,28 @@ Llama 3, 3.1 and what was distilled into them have the same ones. A tokenizer th
 is only said, because the same model has many.
 """
 
+from __future__ import annotations
+
+import pickle
 import re
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafter.checkpoint.checkpoint import is_finite, save_halves
-from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE, NGRAMS_FILE
-from moa_shared.drafter.checkpoint.statistics import CONFIDENCE_FILE
-from moa_shared.drafter.kinds import KINDS
-from moa_shared.drafter.kinds.config import Conversion, Layout, Published
+from moa_shared.drafter.checkpoint import CONFIG_KEY, DRAFTER_FILE, is_finite, save_checkpoint
+from moa_shared.drafter.kinds import KINDS, Kind
+from moa_shared.drafter.kinds.config import DrafterConfig, Published, Shapes
 from moa_shared.drafter.kinds.layout import ANOTHER
-from moa_shared.drafter.layers.weights import DRAFT_IDS
-from moa_shared.drafter.published_files import PICKLED, SAFETENSORS, PublishedFiles
+from moa_shared.drafter.kinds.weights import DRAFT_IDS
+from moa_shared.drafter.shipped import CONFIDENCE_FILE, NGRAMS_FILE
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_shared.models.files import hash_tokenizer
+from moa_shared.models.files import hash_tokenizer, indexed_files, read_config
 from moa_shared.models.gguf_entry import model_name, storage_label
 from moa_shared.models.hub import HUB_ID, fetch_from_hub
 from moa_shared.models.storage.cache import (
@@ -36,7 +38,7 @@ from moa_shared.models.storage.cache import (
     remembered_hash,
     writing,
 )
-from moa_shared.models.storage.tensors import read_metadata
+from moa_shared.models.storage.tensors import FileTensor, map_tensors, read_metadata
 from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
@@ -47,20 +49,17 @@ _WANTED = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.
 def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
     """The checkpoint's file that a user means; one that others published is converted into the cache once.
 
-    Args:
-        spec: a file; a folder that moa-train wrote; or a folder or hub id of a published checkpoint.
-        files: its target.
-        cache_dir: as of `moa_shared.models.resolve`.
+    `spec`: a file; a folder that moa-train wrote; or a folder or hub id of a published checkpoint. `files`: its target.
     """
     root, progress = cache_root(cache_dir), progress or SilentProgress()
     path = Path(spec).expanduser()
     if spec.strip() and path.is_dir():
         return drafter_in_folder(path, spec, files, root, progress)
     if path.is_file():
-        is_whole = (path.parent / "config.json").is_file() and not _is_ours(path)
-        if path.suffix not in PICKLED and not (path.suffix == SAFETENSORS and is_whole):
+        is_safe = path.suffix == SAFETENSORS and (path.parent / "config.json").is_file() and not _is_ours(path)
+        if not is_safe and path.suffix not in PICKLED:
             return path
-        return _adopted(PublishedFiles(path.parent, (path,)), spec, files, root, progress)
+        return _adopt(PublishedFiles(path.parent, (path,)), spec, files, root, progress)
     if path.suffix in (SAFETENSORS, *PICKLED) or not HUB_ID.fullmatch(spec):
         raise NotFoundError(f"There is no drafter checkpoint {spec}.", hint="Check the path given with --drafter.")
     return drafter_in_folder(fetch_from_hub(spec, progress, _WANTED), spec, files, root, progress)
@@ -68,31 +67,16 @@ def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, pr
 
 def drafter_in_folder(folder: Path, name: str, files: ModelFiles, root: Path, progress: Progress) -> Path:
     own = folder / DRAFTER_FILE
-    if own.is_file():
-        return own
-    return _adopted(PublishedFiles.of(folder), name, files, root, progress)
-
-
-def _adopted(published: PublishedFiles, name: str, files: ModelFiles, root: Path, progress: Progress) -> Path:
-    """As `adopt`, of a checkpoint that does not belong to another model by its tokenizer; says if it names another."""
-    check_vocabulary(published.folder, name, files, root)
-    path = adopt(published, name, files, root, progress)
-    named = named_target(published.config())
-    if named and model_key(named) != model_key(files.target_id):
-        progress.note(f"The drafter {name} says that it was trained for {named}; here it drafts for {files.target_id}.")
-    return path
+    return own if own.is_file() else _adopt(PublishedFiles.of(folder), name, files, root, progress)
 
 
 def _is_ours(path: Path) -> bool:
-    """Whether it says its configuration; a file that cannot be read is looked at by who loads it."""
     try:
         return CONFIG_KEY in read_metadata(path)
     except ModelSourceError:
         return True
 
 
-_TOKENIZER = "tokenizer.json"
-_MOST_NAME = 120  # characters
 _STORED = re.compile(r"[-_. ](gguf|fp8|awq|gptq|int4|int8|bnb)\b.*", re.IGNORECASE)
 
 
@@ -114,34 +98,29 @@ def named_target(config: Mapping[str, Any]) -> str:
     speculators = config.get("speculators_config")
     verifier = speculators.get("verifier") if isinstance(speculators, Mapping) else None
     name = verifier.get("name_or_path") if isinstance(verifier, Mapping) else None
-    return plain_line(name)[:_MOST_NAME] if isinstance(name, str) else ""
+    return plain_line(name)[:120] if isinstance(name, str) else ""
 
 
-def check_vocabulary(folder: Path, name: str, files: ModelFiles, root: Path) -> None:
+def _check_vocabulary(folder: Path, name: str, files: ModelFiles, root: Path) -> None:
     """Refuses a checkpoint whose folder holds a tokenizer with other tokens than the target's.
 
-    Special tokens are not compared: models rename those that they do not use. A folder without a tokenizer passes, and
-    so does one whose tokenizer cannot be read: neither says anything.
+    Special tokens are not compared: models rename those that they do not use. One that cannot be read says nothing.
     """
-    if not (folder / _TOKENIZER).is_file():
-        return
     try:
-        if hash_tokenizer(folder, root) == files.tokenizer_hash:
+        if not (folder / "tokenizer.json").is_file() or hash_tokenizer(folder, root) == files.tokenizer_hash:
             return
         theirs, ours = _tokens(folder), _tokens(files.folder)
     except (ModelSourceError, OSError, ValueError, KeyError, TypeError, AttributeError):
         return
     for number in sorted(theirs.keys() & ours.keys()):
         if theirs[number] != ours[number]:
-            raise CheckpointError(
-                f"{name} is for a model with other tokens: its token {number} is {plain_line(theirs[number])!r},"
-                f" that of {files.target_id} is {plain_line(ours[number])!r}.",
-                hint="Give a drafter that was trained for this target, or --drafter none.",
-            )
+            there, here = plain_line(theirs[number]), plain_line(ours[number])
+            what = f"token {number} is {there!r}, that of {files.target_id} is {here!r}"
+            raise CheckpointError(f"{name} is for a model with other tokens: its {what}.", hint=ANOTHER)
 
 
 def _tokens(folder: Path) -> dict[int, str]:
-    content = parse_json((folder / _TOKENIZER).read_text("utf-8"))
+    content = parse_json((folder / "tokenizer.json").read_text("utf-8"))
     special = {int(token["id"]) for token in content.get("added_tokens") or []}
     vocabulary = content["model"]["vocab"]
     if not isinstance(vocabulary, Mapping):  # of SentencePiece: pieces with their scores
@@ -156,8 +135,9 @@ _OF_TARGET = (
 )  # fmt: skip
 
 
-def adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, progress: Progress) -> Path:
-    """The checkpoint that a published one becomes, made now or before."""
+def _adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, progress: Progress) -> Path:
+    """The checkpoint that a published one becomes, made now or before; says if it names another target."""
+    _check_vocabulary(published.folder, name, files, root)
     config = published.config()
     of_target = {key: files.config.get(key) for key in _OF_TARGET}
     hashes = [remembered_hash(path, root, progress) for path in published.weights]
@@ -169,7 +149,14 @@ def adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, p
             if not made.is_file():  # another process may have made it while we waited
                 with progress.task(f"Preparing the drafter {name} (once)"):
                     _make(published, name, files, entry)
-    _bring_along(published.folder, entry)
+    for file in (NGRAMS_FILE, CONFIDENCE_FILE):  # was measured or counted since, and is looked for next to it
+        theirs, ours = published.folder / file, entry / file
+        if theirs.is_file() and not (ours.is_file() and ours.read_bytes() == theirs.read_bytes()):
+            with writing(entry, file), whole_file(ours, several_writers=True) as partial:
+                shutil.copyfile(theirs, partial)
+    named = named_target(config)
+    if named and model_key(named) != model_key(files.target_id):
+        progress.note(f"The drafter {name} says that it was trained for {named}; here it drafts for {files.target_id}.")
     return made
 
 
@@ -179,24 +166,20 @@ def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) 
     config, names = convert(Published(shapes, published.config(), files.config, files.target_id, name))
     kept: dict[str, npt.NDArray[Any]] = {}
     for theirs, ours in sorted(names.items()):
+        kept[ours] = tensor = tensors[theirs]
         if ours == DRAFT_IDS:
-            kept[ours] = _draft_ids(tensors[theirs], config.vocab_size, theirs, name)
-            continue
-        if tensors[theirs].dtype.kind == "i":
-            raise CheckpointError(
-                f"In {name} {theirs} is none of float32, float16 and bfloat16: moa takes no quantised drafter.",
-                hint="Give the checkpoint that it was made from.",
-            )
-        if not is_finite(tensors[theirs]):
+            kept[ours] = _draft_ids(tensor, config.vocab_size, theirs, name)
+        elif tensor.dtype.kind == "i":
+            what = f"In {name} {theirs} is none of float32, float16 and bfloat16: moa takes no quantised drafter."
+            raise CheckpointError(what, hint="Give the checkpoint that it was made from.")
+        elif not is_finite(tensor):
             raise CheckpointError(f"In {name} {theirs} holds values that are not numbers.")
-        kept[ours] = tensors[theirs]
     needed = sum(tensor.nbytes for tensor in kept.values())
     with building(entry, needed, f"the drafter {name}") as part:
-        save_halves(part, config, kept)
+        save_checkpoint(part / DRAFTER_FILE, config, kept, in_halves=True)
 
 
 def _draft_ids(offsets: npt.NDArray[Any], vocabulary: int, theirs: str, name: str) -> npt.NDArray[np.int32]:
-    """The target's token of each draft token, from the distance to it."""
     ids = offsets + np.arange(len(offsets))
     if offsets.dtype != np.int64:
         reason = "holds no whole numbers of 64 or 32 bits"
@@ -209,48 +192,37 @@ def _draft_ids(offsets: npt.NDArray[Any], vocabulary: int, theirs: str, name: st
     raise CheckpointError(f"In {name} {theirs} {reason}.", hint=ANOTHER)
 
 
-def _bring_along(folder: Path, entry: Path) -> None:
-    """Copies what was measured or counted for the drafter since: it is looked for next to the checkpoint."""
-    for name in (NGRAMS_FILE, CONFIDENCE_FILE):
-        theirs, ours = folder / name, entry / name
-        if theirs.is_file() and not (ours.is_file() and ours.read_bytes() == theirs.read_bytes()):
-            with writing(entry, name), whole_file(ours, several_writers=True) as partial:
-                shutil.copyfile(theirs, partial)
+def convert(of: Published) -> tuple[DrafterConfig, dict[str, str]]:
+    """What a checkpoint becomes for its target: a configuration, and our names of tensors by theirs.
 
-
-def convert(of: Published) -> Conversion:
-    """What a checkpoint becomes for its target; what does not fit is refused by the tensor or the size."""
+    What becomes `draft_ids` is a table of offsets: from each draft token to the target's token.
+    """
     shapes, where = of.shapes, of.where
-    layout = _recognise(shapes, where)
+    kind = _kind_of(shapes, where)
+    # What older versions of transformers stored is made from the configuration.
+    names = {name: kind.our_name(name) for name in shapes if not name.endswith("rotary_emb.inv_freq")}
     try:
-        config, kept = layout.convert(of)
+        config, left_out = kind.convert(of, {ours: shapes[name] for name, ours in names.items()})
+        kept, expected = {name: ours for name, ours in names.items() if not ours.startswith(left_out)}, config.shapes()
+        if lacking := [name for name in expected if name not in kept.values()]:
+            raise KeyError(lacking[0])
     except KeyError as error:
-        lacking = layout.published(str(error.args[0]), shapes)
-        raise CheckpointError(f"{where} lacks the tensor {lacking}.", hint=ANOTHER) from None
+        raise CheckpointError(f"{where} lacks the tensor {error.args[0]}.", hint=ANOTHER) from None
     except (AttributeError, TypeError, ValueError, IndexError, ArithmeticError) as error:
         raise CheckpointError(f"The config.json of {where} cannot be used: {error}.") from None
-    expected = config.shapes()
-    theirs = {name: published for published, name in kept.items()}
-    for name, shape in expected.items():
-        if (found := theirs.get(name)) is None:
-            raise CheckpointError(f"{where} lacks the tensor {layout.published(name, shapes)}.", hint=ANOTHER)
-        if shapes[found] != shape:
-            raise CheckpointError(
-                f"In {where} {found} has the shape {list(shapes[found])}, "
-                f"a drafter for {of.target_id} has {list(shape)}.",
-                hint=ANOTHER,
-            )
-    if extra := sorted(name for name in theirs if name not in expected):
-        what = f"{theirs[extra[0]]}, which no {layout.label} drafter has"
-        raise CheckpointError(f"{where} holds {what}.", hint=_known_layouts())
+    for name, ours in kept.items():
+        if ours not in expected:
+            what = f"{name}, which no {kind.label} drafter has"
+            raise CheckpointError(f"{where} holds {what}.", hint=_known_layouts())
+        if shapes[name] != expected[ours]:
+            what = f"the shape {list(shapes[name])}, a drafter for {of.target_id} has {list(expected[ours])}"
+            raise CheckpointError(f"In {where} {name} has {what}.", hint=ANOTHER)
     return config, kept
 
 
-def _recognise(names: Collection[str], where: str) -> Layout:
-    for kind in KINDS.values():
-        for layout in kind.layouts:
-            if layout.fits(names):
-                return layout
+def _kind_of(names: Collection[str], where: str) -> Kind:
+    if kind := next((kind for kind in KINDS.values() if kind.fits(names)), None):
+        return kind
     if any(name.startswith(("model.layers.", "lm_head.")) for name in names):
         raise CheckpointError(f"{where} is a whole language model, not a drafter.", hint=_known_layouts())
     first = min(names, default=None)
@@ -261,3 +233,94 @@ def _recognise(names: Collection[str], where: str) -> Layout:
 def _known_layouts() -> str:
     forms = [label for kind in KINDS.values() for name, label in kind.variants.items() if name not in kind.not_run]
     return f"moa takes its own checkpoints, and these as they are published: {', '.join(forms)}."
+
+
+SAFETENSORS, PICKLED = ".safetensors", (".bin", ".pt", ".pth")
+_SINGLE = ("model.safetensors", "pytorch_model.bin")  # each, or else its index, in this order
+_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
+_CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
+_REFETCH = "Fetch it again."
+# Of a damaged pickle torch lets through whatever its instructions stumble over.
+_UNREADABLE = (OSError, EOFError, RuntimeError, ValueError, LookupError, TypeError, AttributeError, pickle.PickleError)
+Read = TypeVar("Read")
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedFiles:
+    """config.json, and tensors in safetensors or pickled by torch, perhaps in shards.
+
+    Pickles are read with `weights_only`, which makes tensors and nothing else.
+    """
+
+    folder: Path
+    weights: tuple[Path, ...]
+
+    @classmethod
+    def of(cls, folder: Path) -> PublishedFiles:
+        for name in _SINGLE:
+            if (folder / name).is_file():
+                return cls(folder, (folder / name,))
+            index = folder / f"{name}.index.json"
+            if index.is_file():
+                return cls(folder, _of_checkpoint(indexed_files, index))
+        what = f"The folder {folder} holds no drafter: none of {DRAFTER_FILE}, {', '.join(_SINGLE)}."
+        raise CheckpointError(what, hint="Name a folder that moa-train fit wrote, or a checkpoint as it is published.")
+
+    def config(self) -> dict[str, Any]:
+        hint = "Put the config.json that was published with the checkpoint next to it."
+        return _of_checkpoint(read_config, self.folder, hint)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        """The tensors of all files: float32, float16, the bit patterns of bfloat16 as uint16, whole numbers as int64.
+
+        A tensor of another type is int32 of zeros, which no drafter has.
+        """
+        return {name: _stored(tensor) for name, tensor in self._mapped().items()}
+
+    def shapes(self) -> Shapes:
+        """Of the tensors, of which none is read; pickled files are read whole. Errors as of `tensors`."""
+        return {name: tuple(tensor.shape) for name, tensor in self._mapped().items()}
+
+    def _mapped(self) -> dict[str, FileTensor]:
+        found: dict[str, FileTensor] = {}
+        for path in self.weights:
+            found |= _unpickled(path) if path.suffix in PICKLED else _of_checkpoint(map_tensors, path)
+        return found
+
+
+def _of_checkpoint(read: Callable[[Path], Read], path: Path, hint: str = _REFETCH) -> Read:
+    try:
+        return read(path)
+    except ModelSourceError as error:
+        raise CheckpointError(error.message, hint=hint) from None
+
+
+def _stored(tensor: FileTensor) -> npt.NDArray[Any]:
+    if tensor.dtype not in _DTYPES:  # such as EAGLE-3's marks of the target's tokens, which are not needed
+        return np.broadcast_to(np.int32(0), tensor.shape)
+    values = tensor.data.view(_DTYPES[tensor.dtype]).reshape(tensor.shape)
+    return values.astype({"F64": np.float32, "I32": np.int64}.get(tensor.dtype, values.dtype), copy=False)
+
+
+def _unpickled(path: Path) -> dict[str, FileTensor]:
+    try:
+        import torch
+    except ImportError:
+        raise CheckpointError(
+            f"{path} is pickled, and reading it takes torch, which is not installed here.",
+            hint="Leave --drafter out: the server sends its drafter. Or install torch.",
+        ) from None
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True)
+    except _UNREADABLE as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        what = f"{path} is corrupt, or holds more than tensors, which is not read ({reason})."
+        raise CheckpointError(what, hint=_REFETCH) from None
+    if not isinstance(content, dict) or not all(isinstance(value, torch.Tensor) for value in content.values()):
+        raise CheckpointError(f"{path} holds something other than tensors by name.", hint=_REFETCH)
+    found = {}
+    for name, value in content.items():
+        code = _CODES.get(str(value.dtype).removeprefix("torch."), "") if value.layout == torch.strided else ""
+        data = value.detach().flatten().view(torch.uint8).numpy() if code else np.empty(0, np.uint8)
+        found[str(name)] = FileTensor(code, tuple(value.shape), data)
+    return found

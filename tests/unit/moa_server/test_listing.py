@@ -11,9 +11,8 @@ import pytest
 import torch
 from moa_server import listing
 from moa_server.listing import FORMS, KNOWN, Drafter, cached_drafters, choose_drafter, known_drafter, known_for
-from moa_shared.drafter import published, published_files
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint, save_checkpoint
-from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
+from moa_shared.drafter import published
+from moa_shared.drafter.checkpoint import DRAFTER_FILE, load_checkpoint, save_checkpoint
 from moa_shared.drafter.companion import KNOWN_COMPANIONS
 from moa_shared.drafter.published import find_drafter, model_key
 from moa_shared.errors import CheckpointError
@@ -68,7 +67,7 @@ def test_readme_names_models_with_drafters_and_companions_that_are_known_for_the
     row = r"serve hub:(\S+) --drafter (\S+) --companion hub:(\S+)`"
     rows = re.findall(row, README.read_text("utf-8"))
     assert 4 <= len(rows) <= 6
-    companions = {model_key(each.hub) for each in KNOWN_COMPANIONS}
+    companions = {model_key(each["hub"]) for each in KNOWN_COMPANIONS}
     for model, drafter, companion in rows:
         assert drafter in {each.name for each in known_for([model])}
         assert model_key(companion) in companions
@@ -158,7 +157,7 @@ def test_of_all_that_the_cache_holds_only_headers_are_read(
     put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG | FOR_TINY)
     put(hub, "owner/quantised", {"model.layers.0.qweight": torch.ones(8, 8, dtype=torch.int32)}, FOR_TINY)
 
-    monkeypatch.setattr(published_files, "_stored", Mock(side_effect=AssertionError("a tensor was read")))
+    monkeypatch.setattr(published, "_stored", Mock(side_effect=AssertionError("a tensor was read")))
     assert [each.name for each in cached_drafters(["tiny-llama3"], files.config, "")] == ["owner/eagle"]
 
 

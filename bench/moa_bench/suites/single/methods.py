@@ -18,10 +18,9 @@ from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.verifier import Target
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
-from moa_shared.drafter.checkpoint.shipped import SHIPPED_DRAFTERS, shipped_drafter
-from moa_shared.drafter.checkpoint.statistics import ngrams_for
+from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafter.published import find_drafter
+from moa_shared.drafter.shipped import SHIPPED_DRAFTERS, ngrams_for, shipped_drafter
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.guesses import TextIndex
@@ -331,4 +330,4 @@ def load_drafters(files: ModelFiles, named: Mapping[str, Path]) -> dict[str, Che
         return {name: check_drafter(find_drafter(str(path), files), files) for name, path in named.items()}
     shipped = [shipped_drafter(files.fingerprint, name) for name in SHIPPED_DRAFTERS]
     checkpoints = [check_drafter(path, files) for path in shipped if path is not None]
-    return {checkpoint.config.method: checkpoint for checkpoint in checkpoints}
+    return {checkpoint.config.traits.method(checkpoint.config): checkpoint for checkpoint in checkpoints}

@@ -1,7 +1,6 @@
-"""The kinds of drafters, a module each, with what they share. `KINDS` has them by name, the most promising first.
+"""The kinds of drafters, a module each, with what they share. `KINDS` has them by published tokens a forward.
 
-The order is that of published tokens a forward: on MT-bench Qwen3-8B has 4.24 with DFlash and 3.26 with EAGLE-3;
-Llama-3-8B has 4.2 to 4.8 with Mixture of Attentions and 3.43 with EAGLE-2.
+On MT-bench Qwen3-8B has 4.24 with DFlash, 3.26 with EAGLE-3; Llama-3-8B 4.2 to 4.8 with MoA, 3.43 with EAGLE-2.
 """
 
 from moa_shared.drafter.kinds.baseline import EAGLE2, INDEPENDENT

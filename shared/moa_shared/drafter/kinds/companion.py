@@ -1,7 +1,6 @@
 """A companion: a whole small model beside the target, with keys and values of the text that it has read.
 
-Needs nothing from the server but the text. Invariant: rows of an abandoned draft are not in the cache, which holds the
-first `_read` committed tokens and below them the draft under way.
+Needs nothing from the server but the text.
 """
 
 import math
@@ -12,8 +11,8 @@ import numpy as np
 from moa_kernels import F16
 
 from moa_shared.drafter.kinds.config import DrafterConfig, Kind
-from moa_shared.drafter.layers.state import BaseState, Placement, batches, draft_rows, run_of_text
-from moa_shared.drafter.layers.weights import Rows
+from moa_shared.drafter.kinds.state import Placement, TextState, batches, run_of_text
+from moa_shared.drafter.kinds.weights import Rows
 from moa_shared.models.network.network import Network
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.scores import TextBefore
@@ -31,46 +30,18 @@ class ReadToken:
     is_chosen: bool
 
 
-class CompanionState(BaseState):
+class CompanionState(TextState):
     """One conversation of one small model; has the interface of `DraftState`.
 
-    Args:
-        network: the model.
-        columns: of its logits that are tokens of the target; what follows is padding.
-        kv: how keys and values are kept: one of `moa_kernels.KV_FORMATS`.
+    `columns`: of its logits that are tokens of the target; what follows is padding. `kv`: of `moa_kernels.KV_FORMATS`.
     """
 
     memory_rows = 0
 
     def __init__(self, network: Network, columns: int, *, kv: str = F16) -> None:
-        super().__init__(None)
+        super().__init__(None, network.new_cache(kv=kv))
         self._network = network
         self.columns = min(columns, network.vocab_size)
-        self._cache = network.new_cache(kv=kv)
-        self._read = 0
-
-    # ------------------------------------------------------------ what the server said
-
-    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
-        self.tokens.extend(tokens)
-        if not self._drafting:
-            return None
-        path, kept = self._nodes.advance(tokens)
-        self._cache.keep_behind(self._read, [*path, *(kept or ())])
-        self._read += len(path)
-        if kept is None:
-            self._drop_draft()
-        return kept
-
-    def crop(self, length: int) -> None:
-        del self.tokens[length:]
-        self._read = min(self._read, length)
-        self._drop_draft()
-
-    def append_memory(self, start: int, rows: Rows) -> None:
-        """Does nothing: a companion reads the text alone."""
-
-    # ------------------------------------------------------------ drafting
 
     @property
     def unread(self) -> int:
@@ -78,14 +49,9 @@ class CompanionState(BaseState):
         return max(0, len(self.tokens) - 1 - self._read)
 
     def read(self, most: int, every: int = 0, sampling: Sampling = LIKELIEST) -> list[ReadToken]:
-        """Reads up to `most` of the unread tokens ahead of the next draft.
+        """Reads up to `most` of the unread tokens ahead of the next draft, and says what it would have said there.
 
-        Args:
-            every: of so many tokens, one is looked at for what the model would have said; 0: none is.
-            sampling: by which the target has chosen.
-
-        Returns:
-            what it would have said there.
+        `every`: of so many tokens one is looked at for that; 0: none is. `sampling`: by which the target has chosen.
         """
         if not self.unread:  # a draft may be under way
             return []
@@ -96,28 +62,19 @@ class CompanionState(BaseState):
         return not self.unread
 
     def begin(self) -> Rows:
-        self._check_begin()
-        self._drop_draft()
+        self._begin()
         last = len(self.tokens) - 1
         self._fill(min(self._read, last), last)
         self._cache.crop(last)
-        hidden = self._run(self.tokens[last:], run_of_text(range(last, last + 1)))
+        logits = self._logits_after(self.tokens[last:], run_of_text(range(last, last + 1)))
         self._read = last + 1
         self._drafting = True
-        return self._logits(hidden)
-
-    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        self._check_expand(tokens)
-        known = len(self._nodes)
-        self._nodes.add(tokens, parents)
-        return self._logits(self._run(tokens, draft_rows(self._nodes, known, len(self.tokens) - 1)))
-
-    # ------------------------------------------------------------ inside
+        return logits
 
     def _fill(self, start: int, stop: int, every: int = 0, sampling: Sampling = LIKELIEST) -> list[ReadToken]:
         asked = []
         for positions in batches(start, stop):
-            hidden = self._run(self.tokens[positions.start : positions.stop], run_of_text(positions))
+            hidden = self._run(self._text(positions), run_of_text(positions))
             self._read = positions.stop
             if every:
                 asked += self._choices(positions[::every], self._logits(hidden[::every]), sampling)
@@ -143,14 +100,12 @@ class CompanionState(BaseState):
         self._cache.length += segment.rows
         return hidden
 
+    def _logits_after(self, tokens: Sequence[int], place: Placement) -> Rows:
+        return self._logits(self._run(tokens, place))
+
     def _logits(self, hidden: Rows) -> Rows:
         network = self._network
         return np.ascontiguousarray(network.logits(network.normed(hidden))[:, : self.columns])
-
-    def _drop_draft(self) -> None:
-        self._drafting = False
-        self._nodes.clear()
-        self._cache.crop(self._read)
 
 
 class _Companion(Kind):

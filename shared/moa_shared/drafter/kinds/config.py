@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
-from moa_shared.drafter.layers.weights import Rows, TargetParts
+from moa_shared.drafter.kinds.weights import Rows, TargetParts
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.network import Weights
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     Device = torch.device | None
     TorchRows = Callable[[torch.Tensor], torch.Tensor]
 
-JOINT, EACH = "joint", "each"  # the norms that there may be before EAGLE-3's projection: of all states, or one for each
-MOST_SHOWN = 80  # characters of a wrong value in a message
-_MOST = 1 << 31  # of any number: no file holds a tensor of such a size
-
+JOINT, EACH = "joint", "each"
 Shapes = dict[str, tuple[int, ...]]
 NewState = Callable[[], ConversationDrafter]
 MakeRows = Callable[[Rows], Rows]  # from [tokens, ...] of the target to [tokens, memory width]
@@ -39,8 +36,7 @@ MakeRows = Callable[[Rows], Rows]  # from [tokens, ...] of the target to [tokens
 class DrafterConfig:
     """A drafter for one target: Mixture of Attentions (arXiv 2410.03804), or another of `KINDS`.
 
-    A whole number may be 0 where that is its default. Earlier versions do not know what stands from
-    `target_kv_width` on.
+    A whole number may be 0 where that is its default. Earlier versions do not know `target_kv_width` and what follows.
     """
 
     vocab_size: int  # this and the five that follow: of the target
@@ -61,8 +57,7 @@ class DrafterConfig:
     # The target's, as of transformers, for all three attentions: so rope scaling is the same everywhere.
     rms_norm_eps: float = 1e-5
     rope_parameters: dict[str, Any] = field(default_factory=lambda: {"rope_type": "default", "rope_theta": 10000.0})
-    # The authors' mistake, for their own checkpoints: cross-attention and layer self-attention keep the target's theta
-    # but lose its scaling (Llama 3.1).
+    # The authors' mistake, for their own checkpoints: the memory's attentions lose the target's scaling (Llama 3.1).
     unscaled_memory_rope: bool = False
     reused_layers: int = 0  # N, the target's last layers that the drafter runs too
     draft_vocab: int = 0  # how many tokens the drafter can propose; 0: all of the target's
@@ -76,27 +71,20 @@ class DrafterConfig:
     input_norm: bool = True  # False, as EAGLE-2's authors publish it: none before the attention
     fc_bias: bool = False  # of EAGLE-2's projection
     qkv_bias: bool = False  # of queries, keys and values; of drafters of blocks what leaves the attention has one too
-    # Numbers of one token's key and value in the target's widest layer; 0: all have `target_kv_heads` of
-    # `target_head_dim`.
-    target_kv_width: int = 0
-    # Which of the target's hidden states a memory row is made from, in that order: 0 its embeddings, e the output of
-    # layer e - 1, before the final norm.
+    target_kv_width: int = 0  # numbers of a token's key and value in the target's widest layer; 0: in all the same
+    # Hidden states that a memory row is made from: 0 the target's embeddings, e what layer e - 1 gives.
     state_entries: tuple[int, ...] = ()
     target_hidden_size: int = 0  # the width of those states, if it is not `hidden_size`, which is the drafter's
     own_heads: int = 0  # 0: the target's
     own_head_dim: int = 0
     own_embeddings: bool = False  # the checkpoint holds embeddings; otherwise they are the target's
     head_norms: bool = False  # queries and keys of each head are normed, as in Qwen3
-    # "joint", all states of a token are normed as one row before the projection; "each", each has a norm of its own
-    # (EAGLE-3.1); "", neither.
-    feature_norm: str = ""
+    feature_norm: str = ""  # of states before the projection: "joint", as one row; "each", one by one (EAGLE-3.1)
     normed_residual: bool = False  # the first layer adds to its normed input (speculators' norm_before_residual)
     normed_feedback: bool = False  # its own states are fed back after its final norm (norm_output of EAGLE-3.1)
     block_size: int = 0  # the rows of a block, which is the newest token and then `mask_token` again and again
     mask_token: int = 0
-    # A row guesses the token after its own position, so that the newest token's row guesses too (sample_from_anchor);
-    # otherwise it guesses the token at its position.
-    anchor_guesses: bool = False
+    anchor_guesses: bool = False  # a row guesses the token after its position, not the one at it (sample_from_anchor)
     markov_rank: int = 0  # width of the factors of what a token adds to the logits of the next one; 0: nothing is added
     ca: bool = True  # False, an ablation of moa: no cross-attention but its MLP, and so no memory
 
@@ -140,10 +128,6 @@ class DrafterConfig:
         return self.target_kv_width or 2 * self.target_kv_heads * self.target_head_dim
 
     @property
-    def method(self) -> str:
-        return self.traits.method(self)
-
-    @property
     def heads(self) -> int:
         return self.own_heads or self.target_heads
 
@@ -153,7 +137,6 @@ class DrafterConfig:
 
     @property
     def state_width(self) -> int:
-        """Numbers of one of the target's hidden states."""
         return self.target_hidden_size or self.hidden_size
 
     @property
@@ -179,7 +162,6 @@ class DrafterConfig:
 
     @property
     def memory_rope(self) -> dict[str, Any]:
-        """Rotary parameters of cross-attention and layer self-attention."""
         if not self.unscaled_memory_rope:
             return self.rope_parameters
         return {"rope_type": "default", "rope_theta": self.rope_parameters["rope_theta"]}
@@ -214,8 +196,6 @@ class DrafterConfig:
 
 @dataclass(frozen=True, slots=True)
 class DeviceHalf:
-    """What a drafter computes with on a device."""
-
     config: DrafterConfig
     own: Weights  # the checkpoint's tensors
     target: Weights  # its embeddings and head, and the reused layers with the final norm
@@ -231,7 +211,7 @@ class Kind:
     about: ClassVar[str] = ""  # begins a card
     variants: ClassVar[Mapping[str, str]] = {}  # published forms by name, with what people call them; the best first
     not_run: ClassVar[frozenset[str]] = frozenset()  # those of them that this version makes no checkpoint of
-    layouts: ClassVar[tuple[Layout, ...]] = ()  # in which others publish it
+    renamed: ClassVar[Mapping[str, str]] = {}  # beginnings of the names of published tensors, and of ours
     takes: ClassVar[frozenset[str]] = frozenset()  # options that only the kinds which name them may set
     objective: ClassVar[str] = ""  # what it is trained by (`moa_training.objective`); "": it is not trained
     has_own_head: ClassVar[bool] = False
@@ -240,6 +220,9 @@ class Kind:
     shares_memory: ClassVar[bool] = False  # drafters of it may read the same memory rows
     is_timed: ClassVar[bool] = False  # a device measures a level of its drafts
     has_many_layers: ClassVar[bool] = False  # training is told how many layers it has; it has one otherwise
+    server_tensors: ClassVar[tuple[str, ...]] = ()  # beginnings of the names of what only the server runs
+    decoder: ClassVar[type[Any]]  # of a `DeviceHalf`: what computes drafts; raises KernelError for what it cannot
+    state: ClassVar[type[Any]]  # the ConversationDrafter of one conversation, over that
 
     def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
         """What must hold of a configuration, in words, and whether it does."""
@@ -248,10 +231,21 @@ class Kind:
     def method(self, config: DrafterConfig) -> str:
         return self.label
 
-    def form(self, config: DrafterConfig) -> Mapping[str, str]:
-        return {"layers": str(config.own_layers)}
+    def fits(self, names: Collection[str]) -> bool:
+        """Whether tensors of these names are of a drafter of this kind, as others publish it."""
+        return False
 
-    # ------------------------------------------------------------ what it holds
+    def convert(self, of: Published, shapes: Shapes) -> tuple[DrafterConfig, tuple[str, ...]]:
+        """A published checkpoint's configuration, and beginnings of the names, all ours, of what is left out.
+
+        CheckpointError: it is of another target or form; KeyError: it lacks a tensor; others: its config.json is wrong.
+        """
+        raise CheckpointError(f"{of.where} is no {self.label} that moa knows.")
+
+    def our_name(self, name: str) -> str:
+        for theirs, ours in self.renamed.items():
+            name = ours + name.removeprefix(theirs) if name.startswith(theirs) else name
+        return name
 
     def layers(self, config: DrafterConfig) -> list[str]:
         """Beginnings of the names of its layers' tensors."""
@@ -259,10 +253,6 @@ class Kind:
 
     def shapes(self, config: DrafterConfig) -> Shapes:
         return {}
-
-    def server_tensors(self, config: DrafterConfig) -> tuple[str, ...]:
-        """Beginnings of the names of what only the server runs."""
-        return ()
 
     def begins_as(self, config: DrafterConfig) -> dict[str, int]:
         """The target's layer that each of its layers begins as in training: the first and the last ones."""
@@ -277,8 +267,6 @@ class Kind:
     def held(self, config: DrafterConfig) -> tuple[int, int]:
         """Key/value heads, and rows of its hidden size, that a conversation holds of a token."""
         return config.own_layers * config.sa_kv_heads, 2
-
-    # ------------------------------------------------------------ what it reads of the target
 
     def memory_width(self, config: DrafterConfig) -> int:
         return config.hidden_size
@@ -297,12 +285,6 @@ class Kind:
     def torch_rows(self, config: DrafterConfig, tensors: Tensors, dtype: torch.dtype, device: Device) -> TorchRows:
         return lambda hidden: hidden[:, : config.memory_width]
 
-    # ------------------------------------------------------------ its state while it drafts
-
-    def states(self, half: DeviceHalf) -> NewState:
-        """What makes a conversation's drafter; raises KernelError too for what cannot be computed with."""
-        raise CheckpointError(f"A {self.label} has no checkpoint.", hint="Give another --drafter.")
-
 
 KINDS: dict[str, Kind] = {}  # by name, filled by this package
 
@@ -319,63 +301,34 @@ class Published:
 
     @property
     def sizes(self) -> Mapping[str, Any]:
-        """What says the sizes of its layers."""
         return self.config.get("transformer_layer_config") or self.config
 
 
-# What a published checkpoint becomes: a configuration, and our names of the tensors that are kept, by theirs. What
-# becomes `draft_ids` is a table of offsets: from each draft token to the target's token.
-Conversion = tuple[DrafterConfig, dict[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """A form in which others publish a kind of drafter."""
-
-    label: str  # of the form, in messages
-    fits: Callable[[Collection[str]], bool]  # whether tensors of these names are in it
-    # raises CheckpointError for another target, or a form that is not computed; KeyError for a tensor that is
-    # missing, by our name; AttributeError, TypeError, ValueError for a configuration that cannot be read
-    convert: Callable[[Published], Conversion]
-    # from our name of a tensor, and the shapes, to theirs, for messages
-    published: Callable[[str, Shapes], str] = lambda name, shapes: name
-
-
-_LAYERS = ("target_layers", "reused_layers", "own_layers")
-
-
-def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and 0 < value < math.inf
-
-
-_WANTED: dict[str, tuple[Callable[[Any], bool], str]] = {  # by the type of a field
-    "bool": (lambda value: isinstance(value, bool), "true or false"),
-    "tuple[int, ...]": (
-        lambda value: isinstance(value, tuple) and all(type(each) is int for each in value),
-        "a list of whole numbers",
-    ),
-    "str": (lambda value: isinstance(value, str), "text"),
-    "float": (_is_positive, "a positive number"),
-    "dict[str, Any]": (
-        lambda value: isinstance(value, dict) and _is_positive(value.get("rope_theta")),
-        "an object with a positive rope_theta",
-    ),
-}
-
-
 def _check_types(config: DrafterConfig) -> None:
-    """Raises CheckpointError for a value of the wrong type or sign: configurations are read from files."""
+    def is_positive(value: object) -> bool:
+        return isinstance(value, int | float) and 0 < value < math.inf
+
     for entry in dataclasses.fields(config):
-        value = getattr(config, entry.name)
-        if entry.type == "int":
-            least, most = int(entry.default != 0), MOST_LAYERS if entry.name in _LAYERS else _MOST
-            right = type(value) is int and least <= value <= most
-            wanted = f"a whole number of at least {least}" + (f", at most {most}" if entry.name in _LAYERS else "")
-        else:
-            check, wanted = _WANTED[str(entry.type)]
-            right = check(value)
+        value, least = getattr(config, entry.name), int(entry.default != 0)
+        most = MOST_LAYERS if entry.name in ("target_layers", "reused_layers", "own_layers") else 1 << 31
+        match entry.type:
+            case "int":
+                right = type(value) is int and least <= value <= most
+                wanted = f"a whole number from {least} to {most}"
+            case "bool":
+                right, wanted = isinstance(value, bool), "true or false"
+            case "str":
+                right, wanted = isinstance(value, str), "text"
+            case "float":
+                right, wanted = is_positive(value), "a positive number"
+            case "tuple[int, ...]":
+                right = isinstance(value, tuple) and all(type(each) is int for each in value)
+                wanted = "a list of whole numbers"
+            case _:
+                right = isinstance(value, dict) and is_positive(value.get("rope_theta"))
+                wanted = "an object with a positive rope_theta"
         if not right:
-            _refuse(f"{entry.name} is {plain_line(repr(value), MOST_SHOWN)}, expected {wanted}")
+            _refuse(f"{entry.name} is {plain_line(repr(value), 80)}, expected {wanted}")
 
 
 def _refuse(rule: str) -> NoReturn:

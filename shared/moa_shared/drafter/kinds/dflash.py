@@ -1,13 +1,10 @@
 """DFlash and DSpark: a block of tokens guessed in one step, by layers whose rows see the context and one another.
 
-Sources: z-lab's dflash, vllm-project's speculators, deepseek-ai's DeepSpec, in whose layouts it is published. Head and
-embeddings are the target's, and DSpark's head of confidence is left out. The server projects the target's states to a
-context row a token, of which each layer on the device makes keys and values, without its input norm.
-
-One forward guesses a whole block below the newest token: what follows a node depends on its depth alone (DFlash), or
-on its depth and its token (DSpark). A text that goes on below a block begins another one at its last token.
-Invariants: the cache holds context rows and nothing else; each key carries its own position, so rows may come in any
-order, and those that are missing are not seen. A block sees rows of positions before its first token alone.
+Published by z-lab, vllm-project (speculators) and deepseek-ai (DeepSpec). Head and embeddings are the target's. The
+server projects the target's states to a context row a token, of which each layer on the device makes keys and values.
+What follows a node depends on its depth alone (DFlash), or on its depth and its token (DSpark). A text that goes on
+below a block begins another one at its last token. Invariants: the cache holds context rows and nothing else; each key
+carries its own position, so rows may come in any order. A block sees rows of positions before its first token alone.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -15,55 +12,38 @@ from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels import Cache, Rotary, Segment, StackShape
+from moa_kernels import Cache, Segment
 
 from moa_shared.drafter.kinds import layout
-from moa_shared.drafter.kinds.config import Conversion, DeviceHalf, DrafterConfig, Layout, NewState, Published, Shapes
-from moa_shared.drafter.kinds.layout import KindOfStates
-from moa_shared.drafter.layers.state import BaseState, MemoryCache
-from moa_shared.drafter.layers.weights import DRAFT_IDS, Arithmetic, Rows, TargetParts, check_tables, draft_ids
+from moa_shared.drafter.kinds.config import DeviceHalf, DrafterConfig, Published, Shapes
+from moa_shared.drafter.kinds.layout import KindOfStates, OwnLayers
+from moa_shared.drafter.kinds.state import BaseState, MemoryCache
+from moa_shared.drafter.kinds.weights import DRAFT_IDS, Arithmetic, Rows, TargetParts, check_tables
 from moa_shared.errors import CheckpointError
-from moa_shared.models.network.network import read_layer, stack_shape
+from moa_shared.models.network.network import stack_shape
 from moa_shared.models.storage.tensors import EMBEDDINGS
 from moa_shared.tree import ROOT
 
 MOST_BLOCK_ROWS = 64  # published: up to 16
 MARKOV_IN, MARKOV_OUT = "markov_w1.weight", "markov_w2.weight"  # DSpark's
-_OFFSETS = "d2t"
-_LEFT_OUT = (layout.OWN_EMBEDDINGS, layout.OWN_HEAD, "t2d")
-_CONFIDENCE, _MARKOV = "confidence_head.", "markov_head."
-_EPS = 1e-6  # where the configuration names none
+_LEFT_OUT = (layout.OWN_EMBEDDINGS, layout.OWN_HEAD, "t2d", "confidence_head.")
 
 
-class BlockDecoder:
+class BlockDecoder(OwnLayers):
     def __init__(self, half: DeviceHalf) -> None:
-        config, own, target = half.config, half.own, half.target
-        check_tables(target, config.vocab_size, config.hidden_size)
-        self.config = config
-        self.arithmetic = arithmetic = Arithmetic.of(half.weights, (config.hidden_size, config.head_dim, config.sa_mlp))
-        shape = StackShape(
-            config.hidden_size, config.sa_mlp, config.heads, config.sa_kv_heads, config.head_dim, config.rms_norm_eps
-        )
-        names = config.traits.layers(config)
-        layers = [read_layer(own, name, arithmetic.linear) for name in names]
-        self.stack = arithmetic.stack(shape, layers, Rotary(config.head_dim, config.rope_parameters))
+        super().__init__(half)
+        config, own, self._target = half.config, half.own, half.target
+        check_tables(self._target, config.vocab_size, config.hidden_size)
         # Of all layers in one product: a context row is the same for each.
-        projections = [f"{name}.self_attn.{part}_proj" for name in names for part in "kv"]
-        self._context = arithmetic.linear(
-            [own.array(f"{each}.weight") for each in projections],
-            np.concatenate([own.array(f"{each}.bias") for each in projections]) if config.qkv_bias else None,
-        )
+        names = [f"{name}.self_attn.{part}_proj" for name in config.traits.layers(config) for part in "kv"]
+        bias = np.concatenate([own.array(f"{name}.bias") for name in names]) if config.qkv_bias else None
+        self._context = self.arithmetic.linear([own.array(f"{name}.weight") for name in names], bias)
         self._norm = own.array("norm.weight")
         self._before: Rows | None = None  # [vocabulary, rank], what a token says of the next one
         if config.markov_rank:
             self._before = own.array(MARKOV_IN)
             self._after = Arithmetic.of(half.weights, (config.markov_rank,)).linear([own.array(MARKOV_OUT)])
-        self.draft_ids = draft_ids(own)
-        self._target = target
-        self._head = (half.parts or TargetParts(target)).head(self.draft_ids, arithmetic)
-
-    def new_cache(self) -> Cache:
-        return self.stack.new_cache(kv=self.arithmetic.kv)
+        self._head = (half.parts or TargetParts(self._target)).head(self.draft_ids, self.arithmetic)
 
     def remember(self, cache: Cache, rows: Rows, positions: npt.NDArray[np.int32]) -> None:
         """Appends context rows, [rows, hidden size], to those that blocks see; keys are rotated here."""
@@ -72,13 +52,12 @@ class BlockDecoder:
         for number, layer in enumerate(self.stack.layers):
             keys = np.ascontiguousarray(split[:, number, 0])
             if layer.key_norm is not None:
-                normed = self.arithmetic.norm(keys.reshape(-1, config.head_dim), layer.key_norm, config.rms_norm_eps)
+                normed = self.normed(keys.reshape(-1, config.head_dim), layer.key_norm)
                 keys = normed.reshape(keys.shape)
             cache.write(number, self.stack.rotary.rotate(keys, positions), split[:, number, 1])
         cache.length += len(rows)
 
     def inputs(self, token: int) -> Rows:
-        """What enters the first layer for a block that begins with this token, [block size, hidden size]."""
         return self._target.rows(EMBEDDINGS, [token] + [self.config.mask_token] * (self.config.block_size - 1))
 
     def segment(self, cache: Cache, position: int, unseen: Sequence[int] = ()) -> Segment:
@@ -93,84 +72,54 @@ class BlockDecoder:
     def block(self, cache: Cache, token: int, position: int, unseen: Sequence[int] = ()) -> Rows:
         """The rows of a block that guess, after the final norm, [block levels, hidden size].
 
-        Args:
-            cache: the context, and nothing else afterwards either.
-            position: of the token that the block begins with.
-            unseen: rows of the cache that it must not see, ascending.
+        `position`: of the token that it begins with; `unseen`: rows of the cache that it must not see, ascending.
         """
         config = self.config
         out, _ = self.stack.run(self.inputs(token), [self.segment(cache, position, unseen)])
-        return self.arithmetic.norm(out[config.block_size - config.block_levels :], self._norm, config.rms_norm_eps)
+        return self.normed(out[config.block_size - config.block_levels :], self._norm)
 
     def logits(self, features: Rows) -> Rows:
         return self._head(features)
 
-    def correction(self, tokens: Sequence[int]) -> Rows | None:
-        """What these tokens add to the logits of the token after each, [rows, draft vocab]; None: nothing (DFlash)."""
-        return None if self._before is None else self._after(self._before[np.asarray(tokens)])
+    def corrected(self, logits: Rows, tokens: Sequence[int]) -> Rows:
+        """Logits, [rows, draft vocab], with what the tokens before them add (DSpark)."""
+        return logits if self._before is None else logits + self._after(self._before[np.asarray(tokens)])
 
 
 class BlockState(BaseState):
-    """One conversation of one `BlockDecoder`; has the interface of `DraftState`."""
-
     def __init__(self, decoder: BlockDecoder) -> None:
         super().__init__(decoder.draft_ids)
         self.decoder = decoder
         self._context = MemoryCache(decoder.new_cache(), decoder.config.memory_width, decoder.remember)
+        self.most_depth = decoder.config.block_levels
         self._anchors: list[int] = []  # of each node: the one whose token its block begins with
         self._blocks: dict[int, Rows] = {}  # by that node: logits, [block levels, draft vocab]
-
-    @property
-    def most_depth(self) -> int:
-        return self.decoder.config.block_levels
 
     @property
     def memory_rows(self) -> int:
         return len(self._context)
 
-    # ------------------------------------------------------------ what the server said
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        """Appends committed tokens; the next draft must `begin`.
-
-        What is left of a block below them has been given out already, and knows less than a block that begins at the
-        newest token: its rows have not seen these tokens (docs/adr/0057-block-drafts.md).
-        """
-        self.tokens.extend(tokens)
-        self._drop_draft()
-
     def crop(self, length: int) -> None:
-        del self.tokens[length:]
-        self._drop_draft()
+        super().crop(length)
         self._context.crop(length)
 
     def append_memory(self, start: int, rows: Rows) -> None:
         self._context.append(start, rows)
 
-    # ------------------------------------------------------------ drafting
-
     def begin(self) -> Rows:
-        self._check_begin()
-        self._drop_draft()
+        self._begin()
         self._drafting = True
-        return self._corrected(self._block(ROOT)[:1], self.tokens[-1:])
+        return self.decoder.corrected(self._block(ROOT)[:1], self.tokens[-1:])
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
-        self._check_expand(tokens)
-        known = len(self._nodes)
-        self._nodes.add(tokens, parents)
+        known = self._add(tokens, parents)
         rows = []
         for node, parent in enumerate(parents, known):
-            level = self._nodes.depths[node] % self.most_depth
+            level = self._nodes.depths[node] % self.decoder.config.block_levels
             within = ROOT if parent == ROOT else self._anchors[parent]
             self._anchors.append(within if level else node)
             rows.append(self._block(self._anchors[node])[level])
-        return self._corrected(np.stack(rows), tokens)
-
-    def _corrected(self, logits: Rows, tokens: Sequence[int]) -> Rows:
-        """Logits with what the tokens before them say, [rows, draft vocab]."""
-        correction = self.decoder.correction(tokens)
-        return logits if correction is None else logits + correction
+        return self.decoder.corrected(np.stack(rows), tokens)
 
     def _block(self, anchor: int) -> Rows:
         """Made again if it has been forgotten: the first and the newest are kept, which is all that a text needs."""
@@ -184,92 +133,30 @@ class BlockState(BaseState):
         return self._blocks[anchor]
 
     def _drop_draft(self) -> None:
-        self._drafting = False
-        self._nodes.clear()
+        # What is left of a block below committed tokens has been given out already, and knows less than a block that
+        # begins at the newest token: its rows have not seen these tokens (docs/adr/0057-block-drafts.md).
+        super()._drop_draft()
         self._anchors.clear()
         self._blocks.clear()
 
 
-def _fits(names: Collection[str]) -> bool:
-    return {"fc.weight", "hidden_norm.weight"} <= {_plain(name) for name in names}
+def _state_entries(of: Published, own: Mapping[str, Any], shapes: Shapes, drafters: int) -> tuple[int, ...]:
+    """speculators' `aux_hidden_state_layer_ids` are these numbers.
 
-
-def _convert(of: Published) -> Conversion:
-    own = of.config.get("dflash_config") or {}
-    _check_form(of, own)
-    names = {name: _plain(name) for name in of.shapes}
-    shapes = {plain: of.shapes[name] for name, plain in names.items()}
-    vocabulary = shapes[layout.OWN_EMBEDDINGS][0] if layout.OWN_EMBEDDINGS in shapes else of.sizes.get("vocab_size")
-    wanted = {"hidden_size": shapes["fc.weight"][0], "vocab_size": vocabulary}
-    layout.check_sizes(of, DFLASH.label, wanted | {"num_hidden_layers": of.config.get("num_target_layers")})
-    kept = {
-        name: plain
-        for name, plain in names.items()
-        if plain not in _LEFT_OUT and not plain.startswith(_CONFIDENCE) and not name.endswith(layout.IGNORED)
-    }
-    stack = stack_shape(of.target)
-    states, rest = divmod(shapes["fc.weight"][1], stack.hidden)
-    if rest:
-        raise CheckpointError(
-            f"The projection of {of.where} takes {shapes['fc.weight'][1]} numbers a token, "
-            f"{of.target_id} has states of {stack.hidden}.",
-            hint=layout.ANOTHER,
-        )
-    queries, norm = shapes["layers.0.self_attn.q_proj.weight"][0], shapes.get("layers.0.self_attn.q_norm.weight")
-    head_dim = max(1, norm[0] if norm else queries // int(of.sizes.get("num_attention_heads", stack.heads)))
-    markov, sizes = shapes.get(MARKOV_IN), layout.own_sizes(of, shapes, max(1, queries // head_dim), head_dim, _EPS)
-    config = DrafterConfig(
-        **sizes,
-        kind=DFLASH.name,
-        qkv_bias="layers.0.self_attn.k_proj.bias" in shapes,
-        draft_vocab=shapes[DRAFT_IDS][0] if DRAFT_IDS in shapes else 0,
-        state_entries=_state_entries(of, own, sizes["own_layers"], states),
-        block_size=_number(of, own, "block_size", range(1, MOST_BLOCK_ROWS + 1)),
-        mask_token=_number(of, own, "mask_token_id", range(int(of.target["vocab_size"]))),
-        anchor_guesses=_anchor_guesses(of.config, own, is_spark=markov is not None),
-        markov_rank=markov[1] if markov else 0,
-    )
-    return config, kept
-
-
-def _check_form(of: Published, own: Mapping[str, Any]) -> None:
-    """Refuses what no block here is computed with."""
-    head = of.config.get("markov_head_type") or "vanilla"
-    reason = ""
-    if own.get("use_swa") or layout.has_windows(of.sizes):
-        reason = "layers that see a window of the text only (sliding_attention)"
-    elif own.get("causal") or of.config.get("is_causal"):
-        reason = "blocks whose rows do not see those after them (causal)"
-    elif head != "vanilla":
-        reason = f"a head of the type {head} (markov_head_type)"
-    elif of.config.get("embed_requires_grad"):
-        reason = "embeddings of its own (embed_requires_grad)"
-    if reason:
-        hint = "Give another DFlash checkpoint, or an EAGLE-3."
-        raise CheckpointError(f"{of.where} has {reason}: moa does not compute that.", hint=hint)
-
-
-def _state_entries(of: Published, own: Mapping[str, Any], drafters: int, states: int) -> tuple[int, ...]:
-    """Which of the target's hidden states are read.
-
-    speculators' `aux_hidden_state_layer_ids` are these numbers. `target_layer_ids`, in `dflash_config` (z-lab) or at
-    the top (DeepSpec), are layers whose output is read, one less. Without any these layers are as many as the
-    drafter's, spread evenly over 1 to n - 3.
+    `target_layer_ids`, in `dflash_config` (z-lab) or at the top (DeepSpec), are layers whose output is read, one less.
+    Without any these layers are as many as the drafter's, spread evenly over 1 to n - 3.
     """
     layers = int(of.target["num_hidden_layers"])
-    outputs = own.get("target_layer_ids") or of.config.get("target_layer_ids")
     usual = [layers // 2 + 1]
     if drafters > 1:
         usual = [round(1 + number * (layers - 4) / (drafters - 1)) + 1 for number in range(drafters)]
     inputs = of.config.get("aux_hidden_state_layer_ids")
-    return layout.read_entries(of, states, inputs=inputs, outputs=outputs, usual=usual)
+    outputs = own.get("target_layer_ids") or of.config.get("target_layer_ids")
+    return layout.read_entries(of, shapes, inputs, outputs, usual)
 
 
 def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_spark: bool) -> bool:
-    """Whether row j guesses the token after position s + j, rather than the one at it: one off is wrong silently.
-
-    DSpark and all files of DeepSpec, which name their layers at the top, do; z-lab's DFlash does not.
-    """
+    """Files of DeepSpec, which name their layers at the top, and DSpark do; z-lab's DFlash does not."""
     said = [given.get(key) for given in (published, own) for key in ("sample_from_anchor", "shift_label")]
     if any(each is not None for each in said):
         return any(said)
@@ -278,25 +165,11 @@ def _anchor_guesses(published: Mapping[str, Any], own: Mapping[str, Any], *, is_
 
 
 def _number(of: Published, own: Mapping[str, Any], key: str, allowed: range) -> int:
-    """A number that stands at the top of the configuration, or in its `dflash_config`."""
     given = own.get(key) if of.config.get(key) is None else of.config[key]
     if type(given) is not int or given not in allowed:
-        raise CheckpointError(
-            f"The {key} of {of.where} is {given!r}, expected a whole number from {allowed.start} to {allowed[-1]}.",
-            hint="Fetch its config.json again, or give a drafter that was trained for this target.",
-        )
+        wanted = f"a whole number from {allowed.start} to {allowed[-1]}"
+        raise CheckpointError(f"The {key} of {of.where} is {given!r}, expected {wanted}.", hint=layout.ANOTHER)
     return given
-
-
-def _theirs(name: str, shapes: Shapes) -> str:
-    if name == DRAFT_IDS:
-        return _OFFSETS
-    return f"{_MARKOV}{name}" if name in (MARKOV_IN, MARKOV_OUT) else name
-
-
-def _plain(name: str) -> str:
-    name = name.removeprefix("model.").removeprefix(_MARKOV)
-    return DRAFT_IDS if name == _OFFSETS else name
 
 
 class _DFlash(KindOfStates):
@@ -304,27 +177,52 @@ class _DFlash(KindOfStates):
     label = "DFlash"
     about = "A DFlash drafter, which guesses a block of tokens at once (arXiv 2602.06036)"
     variants: ClassVar = {"dflash": "DFlash", "dspark": "DSpark"}
-    layouts = (Layout("DFlash", _fits, _convert, _theirs),)
+    renamed: ClassVar = {"model.": "", "markov_head.markov": "markov", "d2t": DRAFT_IDS}
     takes = KindOfStates.takes | {"block_size", "mask_token", "anchor_guesses", "markov_rank"}
     objective = "blocks"
     is_timed = True
     has_many_layers = True
 
+    def fits(self, names: Collection[str]) -> bool:
+        return {"fc.weight", "hidden_norm.weight"} <= {name.removeprefix("model.") for name in names}
+
+    def convert(self, of: Published, shapes: Shapes) -> tuple[DrafterConfig, tuple[str, ...]]:
+        own = of.config.get("dflash_config") or {}
+        head, layers = of.config.get("markov_head_type") or "vanilla", of.config.get("num_target_layers")
+        forms = {
+            "layers that see a window of the text only (use_swa)": own.get("use_swa"),
+            "blocks whose rows do not see those after them (causal)": own.get("causal") or of.config.get("is_causal"),
+            f"a head of the type {head} (markov_head_type)": head != "vanilla",
+            "embeddings of its own (embed_requires_grad)": of.config.get("embed_requires_grad"),
+        }
+        layout.check_form(of, self.label, shapes, shapes["fc.weight"][0], forms, num_hidden_layers=layers)
+        stack = stack_shape(of.target)
+        queries, norm = shapes["layers.0.self_attn.q_proj.weight"][0], shapes.get("layers.0.self_attn.q_norm.weight")
+        head_dim = max(1, norm[0] if norm else queries // int(of.sizes.get("num_attention_heads", stack.heads)))
+        markov, sizes = shapes.get(MARKOV_IN), layout.own_sizes(of, shapes, max(1, queries // head_dim), head_dim, 1e-6)
+        config = DrafterConfig(
+            **sizes,
+            kind=self.name,
+            qkv_bias="layers.0.self_attn.k_proj.bias" in shapes,
+            draft_vocab=shapes[DRAFT_IDS][0] if DRAFT_IDS in shapes else 0,
+            state_entries=_state_entries(of, own, shapes, sizes["own_layers"]),
+            block_size=_number(of, own, "block_size", range(1, MOST_BLOCK_ROWS + 1)),
+            mask_token=_number(of, own, "mask_token_id", range(int(of.target["vocab_size"]))),
+            anchor_guesses=_anchor_guesses(of.config, own, is_spark=markov is not None),
+            markov_rank=markov[1] if markov else 0,
+        )
+        return config, _LEFT_OUT
+
     def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
         return {
             **super().rules(config),
-            "dflash has a block_size": config.block_size > 0,
-            f"a block has at most {MOST_BLOCK_ROWS} rows, of which one or more guess": config.block_levels > 0
-            and config.block_size <= MOST_BLOCK_ROWS,
+            f"a block has at most {MOST_BLOCK_ROWS} rows": config.block_size <= MOST_BLOCK_ROWS,
+            "one row of a block or more guesses": config.block_levels > 0,
             "dflash is as wide as the target": config.state_width == config.hidden_size,
         }
 
     def method(self, config: DrafterConfig) -> str:
         return self.variants["dspark" if config.markov_rank else "dflash"]
-
-    def form(self, config: DrafterConfig) -> Mapping[str, str]:
-        states = ", ".join(map(str, config.state_entries))
-        return {"hidden states read": states, "block": f"{config.block_size} rows, {config.own_layers} layers"}
 
     def begins_as(self, config: DrafterConfig) -> dict[str, int]:
         first = config.target_layers - config.own_layers
@@ -345,9 +243,7 @@ class _DFlash(KindOfStates):
             shapes[MARKOV_OUT] = (config.draft_vocab or config.vocab_size, config.markov_rank)
         return shapes
 
-    def states(self, half: DeviceHalf) -> NewState:
-        decoder = BlockDecoder(half)
-        return lambda: BlockState(decoder)
+    decoder, state = BlockDecoder, BlockState
 
 
 DFLASH = _DFlash()

@@ -16,8 +16,8 @@ from moa_client.device.sources import Sources, find_local_sources
 from moa_client.drafting.drafters import CompanionDrafter, CompanionPair
 from moa_client.settings import ClientSettings
 from moa_kernels import variant_name
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors, load_checkpoint
-from moa_shared.drafter.layers.weights import Arithmetic, TargetParts
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors, load_checkpoint
+from moa_shared.drafter.kinds.weights import Arithmetic, TargetParts
 from moa_shared.errors import MismatchError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.programs.progress import SilentProgress

@@ -41,18 +41,14 @@ from tests.support.tiny_models import SIZES, ModelWeights, save_tiny_model, tiny
     [
         ("llama", 49152, 2048, ["SmolLM2-360M-Instruct", "SmolLM2-135M-Instruct"]),  # SmolLM2-1.7B
         ("llama", 49152, 576, []),  # SmolLM2-135M itself
-        ("llama", 128256, 4096, ["Llama-3.2-1B-Instruct"]),  # Llama-3.1-8B
         ("llama", 32000, 4096, []),  # Llama 2
         ("qwen3_moe", 151936, 2048, ["Qwen3-0.6B"]),  # Qwen3-30B-A3B
-        ("qwen2", 152064, 3584, ["Qwen2.5-0.5B-Instruct"]),  # Qwen2.5-7B
-        ("gemma3_text", 262208, 2560, ["gemma-3-1b-it", "gemma-3-270m-it"]),  # Gemma-3-4B
         ("gemma3_text", 262144, 1152, ["gemma-3-270m-it"]),  # Gemma-3-1B
-        ("olmo2", 100352, 4096, ["OLMo-2-0425-1B-Instruct"]),  # OLMo-2-7B
     ],
 )
 def test_by_family_vocabulary_and_size(family: str, rows: int, hidden: int, fitting: list[str]) -> None:
     config: dict[str, Any] = {"model_type": family, "vocab_size": rows, "hidden_size": hidden}
-    assert [known.hub.partition("/")[2] for known in fitting_companions(config)] == fitting
+    assert [known.partition("/")[2] for known in fitting_companions(config)] == fitting
 
 
 WORDS = ["<end>", "a", "b", "c"]
@@ -97,9 +93,7 @@ def test_it_is_kept_for_both_models(tmp_path: Path) -> None:
     assert recall_agreement(tmp_path, *reversed(PAIR)) == Agreement()
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", '{"tokens": 5, "right": 6}', '{"tokens": 1e9, "right": 6}', '{"tokens": 9999, "right": 6}']
-)
+@pytest.mark.parametrize("content", ["", "[]", '{"tokens": 5, "right": 6}', '{"tokens": 1e9, "right": 6}'])
 def test_a_damaged_record_counts_as_none(tmp_path: Path, content: str) -> None:
     remember_agreement(tmp_path, *PAIR, Agreement(50, 40))
     [record] = (tmp_path / "hashes").iterdir()
@@ -120,15 +114,12 @@ def companion(tmp_path: Path) -> ModelFiles:
     return resolve(str(save_tiny_model(tmp_path / "small", seed=9, num_hidden_layers=2)), tmp_path / "cache")
 
 
-def test_by_default_it_is_by_kind(companion: ModelFiles, target: ModelFiles, tmp_path: Path) -> None:
-    assert confidence_beside(companion, target, tmp_path) == LearnedConfidence(ANOTHER_MODEL, PRIOR_EVIDENCE)
-    itself = replace(target, fingerprint="f" * 64)  # in another format
-    assert confidence_beside(itself, target, tmp_path) == LearnedConfidence(SAME_MODEL, PRIOR_EVIDENCE)
-
-
 def test_a_file_of_both_models_counts_beside_the_companion_and_in_the_cache(
     companion: ModelFiles, target: ModelFiles, tmp_path: Path
 ) -> None:
+    assert confidence_beside(companion, target, tmp_path) == LearnedConfidence(ANOTHER_MODEL, PRIOR_EVIDENCE)
+    itself = replace(target, fingerprint="f" * 64)  # in another format
+    assert confidence_beside(itself, target, tmp_path) == LearnedConfidence(SAME_MODEL, PRIOR_EVIDENCE)
     (companion.folder / "confidence.json").write_text('{"drafter_fingerprint": "of a drafter", "curves": {}}')
     write_confidence(companion.folder / "b.confidence.json", ANOTHER, companion.fingerprint, "0" * 64)
     cached = cache_file(companion.fingerprint, target.fingerprint, tmp_path)
@@ -142,16 +133,14 @@ def test_a_file_of_both_models_counts_beside_the_companion_and_in_the_cache(
 
 
 @pytest.mark.parametrize(
-    "content",
-    ["", "[]", '{"companion_fingerprint": "a", "target_fingerprint": "b", "shift": 1e9, "evidence": 1}',
-     '{"companion_fingerprint": "a", "target_fingerprint": "b", "shift": 1, "evidence": 0}',
-     '{"companion_fingerprint": "a", "shift": 1, "evidence": 1}'],
-)  # fmt: skip
+    "content", ["", "[]", '"shift": 1e9, "evidence": 1', '"shift": 1, "evidence": 0', '"shift": 1']
+)
 def test_what_is_no_such_file_is_refused(
     companion: ModelFiles, target: ModelFiles, tmp_path: Path, content: str
 ) -> None:
-    (companion.folder / "confidence.json").write_text(content)
-    with pytest.raises(CheckpointError, match="does not say how far a companion can be trusted"):
+    fields = f'{{"companion_fingerprint": "a", "target_fingerprint": "b", {content}}}'
+    (companion.folder / "confidence.json").write_text(fields if "shift" in content else content)
+    with pytest.raises(CheckpointError, match="does not say how far a drafter can be trusted"):
         confidence_beside(companion, target, tmp_path)
 
 

@@ -4,19 +4,16 @@ from typing import Any
 
 import numpy as np
 import pytest
-from inline_snapshot import snapshot
 from moa_kernels import Rotary
-from moa_kernels.arithmetic import norm
-from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors
+from moa_kernels.blocks import norm
+from moa_shared.drafter.checkpoint import fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import DeviceHalf, Published, Shapes
 from moa_shared.drafter.kinds.dflash import BlockDecoder, BlockState
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafter.published import convert
 from moa_shared.errors import CheckpointError
 from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD
-
-from tests.support.messages import raises
 
 VOCAB, HIDDEN, DIM, BLOCK, MASK = 50, 64, 32, 6, 49
 ROPE = {"rope_type": "default", "rope_theta": 10_000.0}
@@ -115,33 +112,29 @@ def test_a_block_sees_no_row_of_its_first_token_nor_of_later_ones() -> None:
     drafter.append_memory(0, ROWS[:20])
     for length in (21, 16):
         drafter.crop(length)
-        without = state()
-        without.extend(drafter.tokens)
+        without, mixed = state(), state()
+        for each in (without, mixed):
+            each.extend(drafter.tokens)
         without.append_memory(0, ROWS[: length - 1])
-        theirs = chain_logits(without, [7] * 4)
-        drafter.append_memory(0, ROWS[:length])
-        np.testing.assert_allclose(chain_logits(drafter, [7] * 4), theirs, rtol=0, atol=1e-5)
-        mixed = state()
-        mixed.extend(drafter.tokens)
         for start in range(length - 1, -1, -3):
             mixed.append_memory(max(0, start - 2), ROWS[max(0, start - 2) : start + 1])
-        np.testing.assert_allclose(chain_logits(mixed, [7] * 4), theirs, rtol=0, atol=1e-5)
-        mixed.extend([1])
-        without.extend([1])
+        drafter.append_memory(0, ROWS[:length])
+        theirs = chain_logits(without, [7] * 4)
+        for each in (drafter, mixed):
+            np.testing.assert_allclose(chain_logits(each, [7] * 4), theirs, rtol=0, atol=1e-5)
         without.append_memory(length - 1, ROWS[length - 1 : length])
+        for each in (mixed, without):
+            each.extend([1])
         np.testing.assert_allclose(mixed.begin(), without.begin(), rtol=0, atol=1e-5)  # nothing is lost
 
 
-@pytest.mark.parametrize("biased", [False, True])
-def test_a_block_without_any_row_or_with_one(biased: bool) -> None:
-    drafter, own = state(qkv_bias=biased), tensors(qkv_bias=biased)
-    drafter.extend([3])
-    theirs = expected(own, ROWS[:0], [], 3, 0)[1:]
-    np.testing.assert_allclose(chain_logits(drafter, [1] * 4), theirs, rtol=0, atol=1e-4)
-    drafter.extend([4])
-    drafter.append_memory(0, ROWS[:1])
-    theirs = expected(own, ROWS[:1], [0], 4, 1)[1:]
-    np.testing.assert_allclose(chain_logits(drafter, [1] * 4), theirs, rtol=0, atol=1e-4)
+def test_a_block_without_any_row_and_with_biases() -> None:
+    drafter, own = state(qkv_bias=True), tensors(qkv_bias=True)
+    for length in (1, 2):
+        drafter.extend([2 + length])
+        drafter.append_memory(0, ROWS[: length - 1])
+        theirs = expected(own, ROWS[: length - 1], list(range(length - 1)), 2 + length, length - 1)[1:]
+        np.testing.assert_allclose(chain_logits(drafter, [1] * 4), theirs, rtol=0, atol=1e-4)
 
 
 def test_what_follows_a_node_depends_on_its_depth_alone() -> None:
@@ -230,88 +223,72 @@ def became(tensors: Shapes, published: dict[str, Any]) -> DrafterConfig:
     return config
 
 
+def dflash(**values: Any) -> dict[str, Any]:
+    return {"dflash_config": {"mask_token_id": 96, **values}}
+
+
 @pytest.mark.parametrize(
     ("tensors", "published", "block"),
     [
-        (shapes(), ZLAB, (16, 96, False, 0, 0)),
-        (shapes(), {**ZLAB, "block_size": None, "dflash_config": {"mask_token_id": 96, "block_size": 10}}, (10, 96, False, 0, 0)),
-        (shapes(**COPIES), SPECULATORS, (8, 95, False, 0, 0)),
-        (shapes(**{**COPIES, "lm_head.weight": (40, 64), "d2t": (40,), "t2d": (97,)}), SPECULATORS, (8, 95, False, 0, 40)),
-        (shapes(), {**SPECULATORS, "sample_from_anchor": True}, (8, 95, True, 0, 0)),
-        (shapes(**COPIES), DEEPSPEC, (7, 96, True, 0, 0)),
-        (shapes(**COPIES, **MARKOV, **CONFIDENCE), DEEPSPEC, (7, 96, True, 8, 0)),
-        (shapes(**MARKOV), {**ZLAB, "sample_from_anchor": False}, (16, 96, False, 8, 0)),
+        ({}, ZLAB, (16, 96, False, 0, 0)),
+        ({}, {**ZLAB, "block_size": None, **dflash(block_size=10)}, (10, 96, False, 0, 0)),
+        (COPIES, SPECULATORS, (8, 95, False, 0, 0)),
+        ({**COPIES, "lm_head.weight": (40, 64), "d2t": (40,), "t2d": (97,)}, SPECULATORS, (8, 95, False, 0, 40)),
+        ({}, {**SPECULATORS, "sample_from_anchor": True}, (8, 95, True, 0, 0)),
+        (COPIES, DEEPSPEC, (7, 96, True, 0, 0)),
+        ({**COPIES, **MARKOV, **CONFIDENCE}, DEEPSPEC, (7, 96, True, 8, 0)),
+        (MARKOV, {**ZLAB, "sample_from_anchor": False}, (16, 96, False, 8, 0)),
     ],
-    ids=["z-lab", "all in dflash_config", "speculators", "a draft vocabulary", "from the anchor", "DeepSpec's DFlash", "DSpark", "said otherwise"],
-)  # fmt: skip
-def test_layouts(tensors: Shapes, published: dict[str, Any], block: tuple[int, int, bool, int, int]) -> None:
-    config = became(tensors, published)
-    assert (
-        config.block_size, config.mask_token, config.anchor_guesses, config.markov_rank, config.draft_vocab
-    ) == block  # fmt: skip
-    assert config.state_entries == FIVE
-    assert not config.qkv_bias
+)
+def test_layouts(tensors: Any, published: dict[str, Any], block: tuple[int, int, bool, int, int]) -> None:
+    config = became(shapes(**tensors), published)
+    said = config.block_size, config.mask_token, config.anchor_guesses, config.markov_rank, config.draft_vocab
+    assert (said, config.state_entries, config.qkv_bias) == (block, FIVE, False)
     assert (config.kind, config.own_layers, config.sa_kv_heads, config.sa_mlp) == ("dflash", 5, 1, 96)
-    assert (config.heads, config.head_dim, config.rms_norm_eps) == (4, 16, 1e-5)
+    assert (config.heads, config.head_dim, config.rms_norm_eps, config.memory_width) == (4, 16, 1e-5, 64)
     assert config.rope_parameters["rope_theta"] == 5e5
-    assert config.memory_width == 64
-    assert DrafterConfig.from_json(config.to_json()) == config
-    of_server = [name for name in config.shapes() if name.startswith(config.traits.server_tensors(config))]
+    of_server = [name for name in config.shapes() if name.startswith(config.traits.server_tensors)]
     assert of_server == ["fc.weight", "hidden_norm.weight"]
 
 
-def test_what_a_configuration_leaves_out() -> None:
-    """speculators' names only what differs from a Qwen3 of transformers; sizes are the tensors' own."""
-    sparse = {**SPECULATORS, "transformer_layer_config": {"vocab_size": 97, "num_hidden_layers": 5}}
-    config = became(shapes(), sparse)
-    assert (config.heads, config.head_dim, config.rms_norm_eps) == (4, 16, 1e-6)
-    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}
-
-
-def test_biases() -> None:
-    """Of drafters for gpt-oss."""
+def test_what_a_configuration_leaves_out_is_the_tensors_own_and_biases_are_taken() -> None:
+    """speculators' names only what differs from a Qwen3 of transformers; drafters for gpt-oss have biases."""
     widths = {"q": 64, "k": 16, "v": 16, "o": 64}
     biases = {f"layers.{n}.self_attn.{part}_proj.bias": (width,) for n in range(5) for part, width in widths.items()}
-    assert became(shapes(**biases), ZLAB).qkv_bias
+    sparse = {**SPECULATORS, "transformer_layer_config": {"vocab_size": 97, "num_hidden_layers": 5}}
+    config = became(shapes(**biases), sparse)
+    assert (config.heads, config.head_dim, config.rms_norm_eps, config.qkv_bias) == (4, 16, 1e-6, True)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}
 
 
 def test_layers_that_are_not_named() -> None:
     """As z-lab's code chooses them; an option of ours overrides every form."""
-    plain = {**ZLAB, "dflash_config": {"mask_token_id": 96}}
-    assert became(shapes(), plain).state_entries == FIVE
+    assert became(shapes(), {**ZLAB, **dflash()}).state_entries == FIVE
     assert became(shapes(), {**SPECULATORS, "moa_state_entries": [0, 1, 2, 3, 36]}).state_entries == (0, 1, 2, 3, 36)
-    one = {
-        name: shape
-        for name, shape in shapes().items()
-        if not name.startswith(tuple(f"layers.{n}." for n in (1, 2, 3, 4)))
-    }
-    assert became({**one, "fc.weight": (64, 64)}, plain).state_entries == (19,)
+    others = tuple(f"layers.{n}." for n in (1, 2, 3, 4))
+    one = {name: shape for name, shape in shapes(**{"fc.weight": (64, 64)}).items() if not name.startswith(others)}
+    assert became(one, {**ZLAB, **dflash()}).state_entries == (19,)
 
 
 @pytest.mark.parametrize(
     ("tensors", "changes", "message"),
     [
-        (shapes(), {"block_size": 65}, snapshot('The block_size of published is 65, expected a whole number from 1 to 64. Fetch its config.json again, or give a drafter that was trained for this target.')),
-        (shapes(), {"block_size": 1}, snapshot("The drafter's configuration is wrong: a block has at most 64 rows, of which one or more guess. Correct that value.")),
-        (shapes(), {"dflash_config": {"mask_token_id": 97}}, snapshot('The mask_token_id of published is 97, expected a whole number from 0 to 96. Fetch its config.json again, or give a drafter that was trained for this target.')),
-        (shapes(), {"dflash_config": {"mask_token_id": 96, "target_layer_ids": [1, 9, 17, 25, 36]}}, snapshot('published reads hidden state 37 of the target, tiny has 36 layers. Give a drafter that was trained for this target, or --drafter none.')),
-        (shapes(), {"dflash_config": {"mask_token_id": 96, "target_layer_ids": [1, 9, 17]}}, snapshot('published names 3 of the target\'s hidden states, its projection takes 5. Correct its config.json: "moa_state_entries" lists them, 0 the embeddings, e the output of layer e - 1.')),
-        (shapes(), {"num_target_layers": 28}, snapshot('The DFlash checkpoint published is for a target whose number of layers is 28, tiny has 36. Give a drafter that was trained for this target, or --drafter none.')),
-        (shapes(**{"fc.weight": (64, 300)}), {}, snapshot('The projection of published takes 300 numbers a token, tiny has states of 64. Give a drafter that was trained for this target, or --drafter none.')),
-        (shapes(), {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e6}}}, snapshot("The config.json of published cannot be used: its rotary parameters differ by kind of layer (full_attention), which is not computed. Fetch or train the checkpoint again.")),
-        (shapes(), {"layer_types": ["sliding_attention"] * 5}, snapshot('published has layers that see a window of the text only (sliding_attention): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
-        (shapes(), {"dflash_config": {"mask_token_id": 96, "causal": True}}, snapshot('published has blocks whose rows do not see those after them (causal): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
-        (shapes(**MARKOV), {"markov_head_type": "rnn"}, snapshot('published has a head of the type rnn (markov_head_type): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
-        (shapes(), {"embed_requires_grad": True}, snapshot('published has embeddings of its own (embed_requires_grad): moa does not compute that. Give another DFlash checkpoint, or an EAGLE-3.')),
-        (shapes(**{"norm.weight": None}), {}, snapshot('published lacks the tensor norm.weight. Give a drafter that was trained for this target, or --drafter none.')),
-        (shapes(**{"markov_head.markov_w1.weight": (97, 8)}), {}, snapshot('published lacks the tensor markov_head.markov_w2.weight. Give a drafter that was trained for this target, or --drafter none.')),
+        ({}, {"block_size": 65}, "The block_size of published is 65, expected a whole number from 1 to 64"),
+        ({}, {"block_size": 1}, "one row of a block or more guesses"),
+        ({}, dflash(mask_token_id=97), "The mask_token_id of published is 97, expected .* from 0 to 96"),
+        ({}, dflash(target_layer_ids=[1, 9, 17, 25, 36]), "reads hidden state 37 of the target, tiny has 36 layers"),
+        ({}, dflash(target_layer_ids=[1, 9, 17]), "names 3 of the target's hidden states, its projection takes 5"),
+        ({}, {"num_target_layers": 28}, "for a target whose num_hidden_layers is 28, tiny has 36"),
+        ({"fc.weight": (64, 300)}, {}, "takes 300 numbers a token, tiny has states of 64"),
+        ({}, {"rope_parameters": {"full_attention": {"rope_theta": 1e6}}}, "rotary parameters differ by kind of layer"),
+        ({}, {"layer_types": ["sliding_attention"] * 5}, "layers that see a window"),
+        ({}, dflash(causal=True), "blocks whose rows do not see those after them"),
+        (MARKOV, {"markov_head_type": "rnn"}, "a head of the type rnn"),
+        ({}, {"embed_requires_grad": True}, "embeddings of its own"),
+        ({"norm.weight": None}, {}, "lacks the tensor norm.weight"),
+        ({"markov_head.markov_w1.weight": (97, 8)}, {}, "lacks the tensor markov_w2.weight"),
     ],
-    ids=[
-        "a huge block", "a block that guesses nothing", "mask outside", "no such layer", "too few layers",
-        "another target", "projection", "positions by kind of layer", "windows", "causal", "another head", "own embeddings", "no norm",
-        "half a head",
-    ],
-)  # fmt: skip
-def test_what_does_not_fit_is_refused_by_name(tensors: Shapes, changes: dict[str, Any], message: str) -> None:
-    with raises(CheckpointError, message):
-        convert(Published(tensors, {**ZLAB, **changes}, TARGET, "tiny", "published"))
+)
+def test_what_does_not_fit_is_refused_by_name(tensors: Any, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
+        convert(Published(shapes(**tensors), {**ZLAB, **changes}, TARGET, "tiny", "published"))

@@ -1,4 +1,4 @@
-"""Drafters of every kind over every family: layers that a device runs are the target's own, and all kinds draft."""
+"""Drafters over every family: layers that a device runs are the target's own."""
 
 from typing import Any
 
@@ -7,32 +7,23 @@ import pytest
 import torch
 from moa_kernels.library import library
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafter.layers.reused_layers import ReusedLayers
-from moa_shared.drafter.layers.state import run_of_text
-from moa_shared.drafter.layers.weights import ArrayWeights, TargetParts
-from moa_shared.drafting.dynamic_tree import draft_chain
+from moa_shared.drafter.kinds.moa_decoder import ReusedLayers
+from moa_shared.drafter.kinds.state import run_of_text
+from moa_shared.drafter.kinds.weights import ArrayWeights, TargetParts
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.network import Network
 from moa_shared.models.network.plan import kv_width_if_differing
-from moa_shared.sampling.settings import Sampling
 from transformers import PreTrainedModel
 
 from tests.support.decoders import decoder_of
 from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_mixture, weights_of
 from tests.support.tiny_models import SIZES
 
-LENGTH, PREDICTED, DRAFT = 40, 3, 4
+LENGTH, PREDICTED = 40, 3
 SHARING = "gemma 4 with embeddings by layer"  # whose last layers read keys and values of earlier ones
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(LENGTH)]
-KINDS: dict[str, dict[str, Any]] = {
-    "moa": {},
-    "moa, 2 reused": {"reused_layers": 2},
-    "moa, half the vocabulary": {"draft_vocab": SIZES["vocab_size"] // 2},
-    "eagle2": {"kind": "eagle2", "output_norm": True},
-    "independent": {"kind": "independent", "own_layers": 2, "output_norm": True},
-}
 pytestmark = [pytest.mark.torch, pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")]
 
 
@@ -90,42 +81,13 @@ def test_reused_layers_compute_what_the_target_does(family: str) -> None:
 def test_reused_layers_have_the_angles_of_the_context_that_is_served(context: int) -> None:
     model = tiny_dense("phi 4")
     network = Network(weights_of(model), model.config.to_dict(), plain=True, context=context)
-    target, first = (
-        KernelTarget(network, SIZES["max_position_embeddings"], kv="f32"),
-        model.config.num_hidden_layers - 2,
-    )
+    target = KernelTarget(network, SIZES["max_position_embeddings"], kv="f32")
+    first = model.config.num_hidden_layers - 2
     output = target.forward(target.new_cache(), TEXT[:32], want_state_layer=first)
     weights = TargetWeights(model)
-    decoder = decoder_of(
-        drafter(model, reused_layers=2), weights, "float32", parts=TargetParts(weights, context=context)
-    )
+    parts = TargetParts(weights, context=context)
+    decoder = decoder_of(drafter(model, reused_layers=2), weights, "float32", parts=parts)
     assert decoder.reused is not None
     layers = ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv)
     features = decoder.features(layers.run(output.states[first], run_of_text(range(32))))
     np.testing.assert_allclose(decoder.logits(features), output.logits, rtol=0, atol=3e-4)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", [*DENSE_FAMILIES, *MIXTURES])
-def test_every_kind_drafts(family: str, kind: str) -> None:
-    if family == SHARING and "reused_layers" in KINDS[kind]:
-        pytest.skip("its last layers read what is on the server")
-    model = tiny(family)
-    network = Network(weights_of(model), model.config.to_dict())
-    target, checkpoint = KernelTarget(network, SIZES["max_position_embeddings"]), drafter(model, **KINDS[kind])
-    config, cache = checkpoint.config, target.new_cache()
-    first = config.target_layers - config.reused_layers
-    output = target.forward(cache, TEXT, want_state_layer=first if config.reused_layers else None)
-    state = checkpoint.states(TargetWeights(model))()
-    state.extend([*TEXT, int(output.logits[-1].argmax())])
-    if config.memory_width:
-        read = output.hidden if config.reads_last_hidden else cache.lsa_input(0, LENGTH)
-        state.append_memory(0, target.memory_rows(checkpoint)(read))
-    if config.reused_layers:
-        state.append_reused_state(0, output.states[first])
-    logits = state.begin()
-    assert np.isfinite(logits).all()
-    assert logits.std() > 1e-3
-    tree = draft_chain(state, DRAFT, Sampling())
-    assert len(tree.tokens) == DRAFT
-    assert set(tree.tokens) <= set(range(config.vocab_size))

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 from moa_kernels import F32
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.companion import CompanionState
-from moa_shared.drafter.layers.weights import FLOAT32, INT4, INT8, Arithmetic, ArrayWeights
+from moa_shared.drafter.kinds.weights import FLOAT32, INT4, INT8, Arithmetic, ArrayWeights
 from moa_shared.drafting.base import ConversationDrafter
 from moa_shared.errors import CheckpointError, ProtocolError
 from moa_shared.models.network.network import Network
@@ -97,9 +97,7 @@ def test_every_kind_has_a_row_and_says_what_it_is() -> None:
 def test_its_configuration_is_stored_and_has_no_options_of_other_kinds(row: str) -> None:
     config = made(row).config
     assert DrafterConfig.from_json(config.to_json()) == config
-    assert config.method
-    assert config.traits.form(config)
-    assert all(name.startswith(tuple(config.shapes())) for name in config.shapes())
+    assert config.traits.method(config)
     others = set().union(*(kind.takes for kind in KINDS.values())) - config.traits.takes
     given: dict[str, Any] = {"state_entries": (1,), "feature_norm": "each"}
     for option in others:
@@ -149,13 +147,7 @@ def test_a_node_sees_its_ancestors_alone(row: str) -> None:
     state = fed(row)
     state.begin()
     first, second = state.expand([4, 9], [-1, -1]), state.expand([3, 8, 6], [1, 0, 1])
-    for path, logits in (
-        ([4], first[0]),
-        ([9], first[1]),
-        ([9, 3], second[0]),
-        ([4, 8], second[1]),
-        ([9, 6], second[2]),
-    ):
+    for path, logits in zip(([4], [9], [9, 3], [4, 8], [9, 6]), (*first, *second), strict=True):
         state.begin()
         alone = [state.expand([token], [step - 1]) for step, token in enumerate(path)]
         close(alone[-1][0], logits)
@@ -171,15 +163,56 @@ def test_a_conversation_cut_back_is_as_one_that_never_went_on(row: str) -> None:
         each.extend([70, 71])
     close(drafted(state), drafted(fresh))
     state.begin()
-    before = state.expand([4], [-1])
+    assert len(state.expand([4], [-1])) == 1
     state.extend([4])  # of which the draft was right
     fresh.begin()
     fresh.extend([4])
     close(drafted(state), drafted(fresh))
-    assert before.shape[0] == 1
 
 
 @pytest.mark.parametrize("row", [row for row in CHECKPOINTS if row not in ("independent", "moa without memory")])
 def test_rows_of_another_width_are_refused(row: str) -> None:
     with pytest.raises(ProtocolError, match=r"Expected memory rows of \d+ numbers, got 3\."):
         fed(row).append_memory(0, np.zeros((1, 3), np.float32))
+
+
+def two_states(row: str) -> tuple[np.ndarray, ConversationDrafter, ConversationDrafter]:
+    """Memory rows, and two conversations that have none of them."""
+    checkpoint = made(row)
+    new_state = checkpoint.states(TARGET, FLOAT32)
+    return checkpoint.rows(FLOAT32)(read_of(checkpoint.config)), new_state(), new_state()
+
+
+def test_rows_that_come_late_change_nothing_in_the_end() -> None:
+    rows, whole, late = two_states("eagle3, 3.1")
+    whole.append_memory(0, rows)
+    whole.extend(TEXT)
+    late.extend(TEXT[:5])
+    late.append_memory(0, rows[:2])
+    late.begin()  # over its own states from position 2 on
+    late.expand([TEXT[5], 1], [-1, -1])
+    late.extend(TEXT[5:])  # of which the draft was right about the first: its row goes all the same
+    alone = late.begin()
+    late.append_memory(2, rows[2:])
+    close(late.begin(), whole.begin())
+    assert np.abs(late.begin() - alone).max() > 1e-2
+    late.crop(6)
+    whole.crop(6)
+    close(late.begin(), whole.begin())
+
+
+def test_a_text_read_in_pieces_leaves_little_to_a_drafts_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows, whole, behind = two_states("eagle3")
+    for state in (whole, behind):
+        state.extend(TEXT)
+    whole.append_memory(0, rows)
+    behind.append_memory(0, rows[:5])
+    assert not behind.catch_up(4)
+    behind.append_memory(5, rows[5:])
+    assert not behind.catch_up(3)
+    assert behind.catch_up(3)
+    expected = whole.begin()
+    monkeypatch.setattr(behind, "_read", None)  # nothing is left to read
+    close(behind.begin(), expected)
+    assert behind.catch_up(3)  # which leaves a draft alone
+    assert len(behind.expand([4], [-1])) == 1

@@ -1,16 +1,19 @@
 """What a conversation's drafter holds: memory in any order, drafts thrown away, conversations cut back."""
 
+import dataclasses
 from functools import cache
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
+from moa_shared.drafter.kinds.state import run_of_text
+from moa_shared.drafter.kinds.weights import ArrayWeights
 
 from tests.support import decoders
-from tests.support.counted import CountedList
-from tests.support.decoders import KINDS, WIDE, Rows, close, distance, normal, same
+from tests.support.decoders import EVEN, KINDS, WIDE, Rows, close, decoder_of, distance, normal, same, target_arrays
 from tests.support.skipping import examples
 
 TOKENS = [3, 1, 4, 1, 5, 9, 2, 6]
@@ -29,11 +32,12 @@ def states_of(decoder: DraftDecoder) -> Rows:
     return normal(7, decoder.config.hidden_size, seed=9)
 
 
-def filled(decoder: DraftDecoder) -> DraftState:
+def filled(decoder: DraftDecoder, tokens: list[int] = TOKENS, known: int = 7) -> DraftState:
+    """A conversation whose memory and states have come for the first `known` tokens."""
     state = DraftState(decoder)
-    state.extend(TOKENS)
-    state.append_memory(0, memory_rows(decoder))
-    state.append_reused_state(0, states_of(decoder))
+    state.extend(tokens)
+    state.append_memory(0, memory_rows(decoder)[:known])
+    state.append_reused_state(0, states_of(decoder)[:known])
     return state
 
 
@@ -61,11 +65,7 @@ def test_memory_may_come_in_any_order_and_twice(reused_layers: int, kind: str, d
 def test_old_memory_is_drafted_on_as_by_a_longer_draft(reused_layers: int, kind: str, known: int) -> None:
     """Committed tokens whose memory has not come are predicted over, exactly as the nodes of a chain would be."""
     decoder = make_decoder(reused_layers, kind)
-    old, chain = DraftState(decoder), DraftState(decoder)
-    for state, tokens in ((old, TOKENS), (chain, TOKENS[: known + 1])):
-        state.extend(tokens)
-        state.append_memory(0, memory_rows(decoder)[:known])
-        state.append_reused_state(0, states_of(decoder)[:known])
+    old, chain = filled(decoder, TOKENS, known), filled(decoder, TOKENS[: known + 1], known)
     drafted = chain.begin()
     for step, token in enumerate(TOKENS[known + 1 :]):
         drafted = chain.expand([token], [step - 1])
@@ -92,10 +92,7 @@ class Model:
         return path
 
     def logits(self, node: int) -> Rows:
-        fresh = DraftState(self.decoder)
-        fresh.extend(self.tokens)
-        fresh.append_memory(0, memory_rows(self.decoder)[: self.memory])
-        fresh.append_reused_state(0, states_of(self.decoder)[: self.memory])
+        fresh = filled(self.decoder, self.tokens, self.memory)
         logits = fresh.begin()
         for step, token in enumerate(self.path(node)):
             logits = fresh.expand([token], [step - 1])
@@ -110,11 +107,8 @@ class Model:
 def test_a_draft_pruned_and_gone_on_with_is_as_a_new_one(reused_layers: int, kind: str, data: st.DataObject) -> None:
     """Commits along the draft, off it and back, in any order, change nothing of what the draft says."""
     decoder = make_decoder(reused_layers, kind)
-    state, model = DraftState(decoder), Model(decoder)
-    state.extend(model.tokens)
-    rows, states = memory_rows(decoder), states_of(decoder)
-    state.append_memory(0, rows[:1])
-    state.append_reused_state(0, states[:1])
+    model, rows, states = Model(decoder), memory_rows(decoder), states_of(decoder)
+    state = filled(decoder, model.tokens, 1)
     begun = False
     for _ in range(data.draw(st.integers(2, 12))):
         action = data.draw(st.sampled_from(["expand", "expand", "along", "off", "crop", "memory"]))
@@ -188,27 +182,50 @@ def test_states_that_come_during_a_draft_take_the_predictions_places(known: tupl
     same(decoder, reused._cache.read(0, 7), other._cache.read(0, 7))
 
 
-def test_a_long_chain_holds_no_tails_and_is_as_a_short_one_read_again() -> None:
-    decoder = make_decoder(2, "float32")
-    state, fresh = filled(decoder), filled(decoder)
-    state.begin()
-    logits = np.empty((0, 0), np.float32)
-    text = [node % 30 for node in range(600)]
-    for node, token in enumerate(text):
-        logits = state.expand([token], [node - 1])
-    assert state._nodes.is_chain
-    fresh.extend(text)
-    same(decoder, fresh.begin(), logits)
+@pytest.mark.parametrize("kind", ["numpy", "float32"])
+def test_long_runs_in_batches_are_as_in_one(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    logits: list[Rows] = []
+    decoder = make_decoder(2, kind)
+    states = normal(40, decoder.config.hidden_size, seed=5)
+    for batch in (40, 7):
+        monkeypatch.setattr("moa_shared.drafter.kinds.state._BATCH", batch)
+        state = DraftState(decoder)
+        state.extend([1] * (40 + 1))
+        state.append_reused_state(0, states)
+        logits.append(state.begin())
+    close(logits[0], logits[1])
 
 
-def test_taking_memory_in_does_not_look_at_what_has_come_before() -> None:
-    decoder = make_decoder(0, WIDE[0])
-    state = DraftState(decoder)
-    rows = memory_rows(decoder)
-    for start in range(0, 700, 7):
-        state.append_memory(start, rows)
-    assert state._memory is not None
-    state._memory._positions = counted = CountedList(state._memory._positions)
-    state.append_memory(699, rows)
-    assert counted.read == 0
-    assert state.memory_rows == 706
+@pytest.mark.parametrize("kind", ["numpy", "float32"])
+def test_what_is_cut_back_may_come_again_and_be_another(kind: str) -> None:
+    """A text that was cut back and written again is as if it had come at once."""
+    decoder = make_decoder(1, kind)
+    before, after = (normal(40, decoder.config.hidden_size, seed=seed) for seed in (1, 2))
+    at_once, cut = decoder.new_reused(), decoder.new_reused()
+    assert at_once is not None
+    assert cut is not None
+    at_once.add(0, np.concatenate((before[:20], after[20:])))
+    cut.add(0, before[:30])
+    cut.catch_up(30)
+    cut.add(30, before[30:])
+    cut.crop(20)
+    cut.add(0, after[:25])  # held ones are passed over
+    cut.add(25, after[25:])
+    assert at_once.catch_up(40) == cut.catch_up(40) == 40
+    theirs, ours = (each.run(before[:1], run_of_text(range(40, 41))) for each in (at_once, cut))
+    close(ours, theirs)
+
+
+def test_the_authors_lost_scaling_concerns_memory_alone() -> None:
+    plain = dataclasses.replace(EVEN, rope_parameters={"rope_type": "default", "rope_theta": 500.0})
+    scaled = dataclasses.replace(EVEN, rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 500.0})
+    unscaled = dataclasses.replace(scaled, unscaled_memory_rope=True)
+    kv, own = normal(5, 4, EVEN.kv_width, seed=2), ArrayWeights(target_arrays(EVEN))
+    made = [Checkpoint(config, fresh_tensors(config, seed=0), "") for config in (plain, scaled, unscaled)]
+    rows = [checkpoint.rows("float32")(kv) for checkpoint in made]
+    assert np.array_equal(rows[0], rows[2])
+    assert not np.array_equal(rows[0], rows[1])
+    stacks = [decoder_of(checkpoint, own, "float32") for checkpoint in made]
+    for part, alike in (("cross_attention", (0, 2)), ("self_attention", (1, 2))):
+        first, second = (getattr(stacks[at], part).rotary.tables(30)[0] for at in alike)
+        assert np.array_equal(first, second)

@@ -8,23 +8,31 @@ import huggingface_hub
 import numpy as np
 import pytest
 import torch
-from inline_snapshot import snapshot
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from moa_server.loading import check_drafter
+from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.kinds.config import Published
+from moa_shared.drafter.kinds.eagle3 import _state_entries
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import CheckpointError
-from moa_shared.models import ModelFiles, resolve
+from moa_shared.models import ModelFiles, WeightReader, resolve
 
-from tests.support.messages import raises
 from tests.support.published_drafters import (
+    EAGLE3_CONFIG,
+    EAGLE3_VOCAB,
     EAGLE_CONFIG,
+    HEAD_DIM,
     HIDDEN,
     MOA_CONFIG,
+    SPECULATORS_CONFIG,
     THETA,
+    eagle3_tensors,
     eagle_tensors,
     moa_tensors,
     publish,
     publish_eagle,
+    publish_eagle3,
     publish_moa,
+    publish_speculator,
     save_llama3,
 )
 
@@ -47,14 +55,7 @@ def found(folder: Path, files: ModelFiles) -> Checkpoint:
     return load_checkpoint(find_drafter(str(folder), files))
 
 
-# ---------------------------------------------------------------- what is taken
-
-
-@pytest.mark.parametrize(
-    "how",
-    [{}, {"shards": 3}, {"pickled": False}, {"pickled": False, "shards": 2}],
-    ids=["bin", "bin in shards", "safetensors", "safetensors in shards"],
-)
+@pytest.mark.parametrize("how", [{}, {"shards": 3}, {"pickled": False}, {"pickled": False, "shards": 2}])
 def test_the_same_eagle_tensors_become_the_same_drafter(tmp_path: Path, files: ModelFiles, how: dict[str, Any]) -> None:
     checkpoint = found(publish_eagle(tmp_path / "eagle", **how), files)
     config = checkpoint.config
@@ -72,12 +73,7 @@ def test_the_same_eagle_tensors_become_the_same_drafter(tmp_path: Path, files: M
 def test_a_mixture_of_attentions(tmp_path: Path, files: ModelFiles) -> None:
     checkpoint = found(publish_moa(tmp_path / "moa"), files)
     config = checkpoint.config
-    assert (config.kind, config.reused_layers, config.output_norm, config.unscaled_memory_rope) == (
-        "moa",
-        0,
-        False,
-        False,
-    )
+    assert (config.kind, config.reused_layers, config.unscaled_memory_rope) == ("moa", 0, False)
     assert (config.sa_kv_heads, config.sa_mlp, config.ca_kv_heads, config.ca_mlp) == (1, 64, 1, 64)
     assert (config.lsa_heads, config.lsa_kv_heads, config.lsa_mlp) == (4, 2, 32)
     assert len(checkpoint.tensors) == 29
@@ -122,80 +118,76 @@ def test_it_is_converted_once_and_files_next_to_it_come_along(tmp_path: Path, fi
     path = find_drafter(str(folder), files)
     made = path.stat().st_mtime_ns
     (folder / "confidence.json").write_text("{}")
-    assert find_drafter(str(folder / "pytorch_model.bin"), files) == path
-    assert path.stat().st_mtime_ns == made
-    assert (path.parent / "confidence.json").read_text() == "{}"
+    for again in (folder / "pytorch_model.bin", path, path.parent):
+        assert find_drafter(str(again), files) == path
+    assert (path.stat().st_mtime_ns, (path.parent / "confidence.json").read_text()) == (made, "{}")
 
 
-def test_our_own_files_and_folders_are_used_as_they_are(tmp_path: Path, files: ModelFiles) -> None:
-    own = find_drafter(str(publish_eagle(tmp_path / "eagle")), files)
-    assert find_drafter(str(own), files) == own
-    assert find_drafter(str(own.parent), files) == own
+FC, UP, DOWN = "fc.weight", "layers.0.mlp.up_proj.weight", "layers.0.mlp.down_proj.weight"
+KNOWN = "moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3"
+OFFSETS = eagle3_tensors()["d2t"]
+SWAPPED = OFFSETS.clone()
+SWAPPED[3] += 2  # the token of the next one
+EAGLE_REFUSALS: list[tuple[dict[str, torch.Tensor | None], dict[str, Any], str]] = [
+    ({FC: torch.ones(4096, 8192)}, {}, "whose hidden_size is 4096, tiny-llama3 has 64"),
+    ({"embed_tokens.weight": torch.ones(128, HIDDEN)}, {}, "whose vocab_size is 128, tiny-llama3 has 97"),
+    ({}, {"num_attention_heads": 8}, "whose num_attention_heads is 8, tiny-llama3 has 4"),
+    ({UP: None}, {}, "published lacks the tensor spec_model.mlp.up_proj.weight"),
+    ({UP: torch.ones(90, HIDDEN), DOWN: None}, {}, "lacks the tensor spec_model.mlp.down_proj.weight"),
+    ({DOWN: torch.ones(HIDDEN, 90)}, {}, r"has the shape \[64, 90\], a drafter for .* has \[64, 96\]"),
+    ({"layers.1.mlp.x": torch.ones(96)}, {}, f"layers.1.mlp.x, which no EAGLE-2 drafter has. {KNOWN}"),
+    ({UP: torch.ones(96, HIDDEN).to(torch.float8_e4m3fn)}, {}, "moa takes no quantised drafter"),
+]
+EAGLE3_REFUSALS: list[tuple[dict[str, torch.Tensor | None], dict[str, Any], str]] = [
+    ({"d2t": OFFSETS + 60}, {}, "d2t leads to tokens outside the vocabulary of 97"),
+    ({"d2t": SWAPPED}, {}, "d2t leads to tokens that are not in ascending order"),
+    ({"d2t": OFFSETS.float()}, {}, "d2t holds no whole numbers of 64 or 32 bits"),
+    ({"d2t": None}, {}, "published lacks the tensor draft_ids"),
+    ({}, {"eagle_aux_hidden_state_layer_ids": ["a"]}, "The config.json of .*published cannot be used: invalid"),
+    ({}, {"target_hidden_size": 4096}, "whose hidden_size is 4096, tiny-llama3 has 64"),
+    ({FC: torch.ones(HIDDEN, 100)}, {}, "takes 100 numbers a token, tiny-llama3 has states of 64"),
+    ({"lm_head.weight": torch.ones(50, HIDDEN)}, {}, r"d2t has the shape \[40\], a drafter for .* has \[50\]"),
+    ({"norm.weight": torch.full((HIDDEN,), torch.nan)}, {}, "norm.weight holds values that are not numbers"),
+    ({"mask_hidden": torch.ones(1, 3 * HIDDEN)}, {}, "in one step .P-EAGLE.: moa does not compute that"),
+    ({}, {"norm_output": False}, "no norm before its head"),
+    ({}, {"hidden_act": "gelu"}, "the activation gelu"),
+]
 
 
-# ---------------------------------------------------------------- what is refused
-
-
-def changed(**changes: torch.Tensor | None) -> dict[str, torch.Tensor]:
+def changed(changes: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor]:
     """EAGLE's tensors with some replaced or left out."""
     tensors = eagle_tensors() | {name: tensor for name, tensor in changes.items() if tensor is not None}
     return {name: tensor for name, tensor in tensors.items() if changes.get(name, tensor) is not None}
 
 
-FC, UP = "fc.weight", "layers.0.mlp.up_proj.weight"
-
-
 @pytest.mark.parametrize(
     ("tensors", "config", "message"),
     [
-        (changed(**{FC: torch.ones(4096, 8192)}), {}, snapshot('The EAGLE checkpoint published is for a target whose hidden size is 4096, tiny-llama3 has 64. Give a drafter that was trained for this target, or --drafter none.')),
-        (changed(**{"embed_tokens.weight": torch.ones(128, HIDDEN)}), {}, snapshot('The EAGLE checkpoint published is for a target whose vocabulary size is 128, tiny-llama3 has 97. Give a drafter that was trained for this target, or --drafter none.')),
-        (changed(), {"num_attention_heads": 8}, snapshot('The EAGLE checkpoint published is for a target whose number of attention heads is 8, tiny-llama3 has 4. Give a drafter that was trained for this target, or --drafter none.')),
-        (changed(**{UP: None}), {}, snapshot('published lacks the tensor layers.0.mlp.up_proj.weight. Give a drafter that was trained for this target, or --drafter none.')),
-        (changed(**{UP: torch.ones(90, HIDDEN)}), {}, snapshot('In published layers.0.mlp.up_proj.weight has the shape [90, 64], a drafter for tiny-llama3 has [96, 64]. Give a drafter that was trained for this target, or --drafter none.')),
-        (changed(**{"layers.1.mlp.up_proj.weight": torch.ones(96, HIDDEN)}), {}, snapshot("published holds layers.1.mlp.up_proj.weight, which no EAGLE drafter has. moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3, EAGLE-2.")),
-        (changed(**{UP: torch.ones(96, HIDDEN).to(torch.float8_e4m3fn)}), {}, snapshot('In published layers.0.mlp.up_proj.weight is none of float32, float16 and bfloat16: moa takes no quantised drafter. Give the checkpoint that it was made from.')),
-        ({"model.layers.0.mlp.up_proj.weight": torch.ones(2, 2)}, {}, snapshot("published is a whole language model, not a drafter. moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3, EAGLE-2.")),
-        ({"medusa_head.0.weight": torch.ones(2, 2)}, {}, snapshot("published holds tensors such as medusa_head.0.weight, which are of no drafter that moa knows. moa takes its own checkpoints, and these as they are published: DFlash, DSpark, Mixture of Attentions, EAGLE-3, EAGLE-2.")),
+        *((changed(tensors), EAGLE_CONFIG | config, message) for tensors, config, message in EAGLE_REFUSALS),
+        *((eagle3_tensors(tensors), EAGLE3_CONFIG | config, message) for tensors, config, message in EAGLE3_REFUSALS),
+        (moa_tensors(), MOA_CONFIG | {"disable_LSA": True}, r"has no layer self-attention \(disable_LSA\)"),
+        ({f"model.{UP}": torch.ones(2, 2)}, EAGLE_CONFIG, f"published is a whole language model.*{KNOWN}"),
+        ({"medusa_head.0.weight": torch.ones(2, 2)}, {}, f"holds tensors such as medusa_head.0.weight.*{KNOWN}"),
     ],
-    ids=[
-        "hidden size", "vocabulary", "heads", "a tensor is missing", "a shape", "two layers", "8-bit floats",
-        "a language model", "another method",
-    ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("pickled", [True, False], ids=["bin", "safetensors"])
 def test_what_does_not_fit_is_refused_by_name(
-    tmp_path: Path,
-    files: ModelFiles,
-    tensors: dict[str, torch.Tensor],
-    config: dict[str, Any],
-    message: str,
-    pickled: bool,
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, files: ModelFiles, tensors: Any, config: dict[str, Any], message: str, pickled: bool
 ) -> None:
-    publish(tmp_path / "published", tensors, EAGLE_CONFIG | config, pickled=pickled)
-    monkeypatch.chdir(tmp_path)
-    with raises(CheckpointError, message):
-        find_drafter("published", files)
-    assert not list((tmp_path / "cache" / "drafters").glob("*/drafter.safetensors"))
-
-
-def test_an_ablation_of_a_mixture_of_attentions_is_refused(tmp_path: Path, files: ModelFiles) -> None:
-    publish(tmp_path / "published", moa_tensors(), MOA_CONFIG | {"disable_LSA": True})
-    with pytest.raises(CheckpointError, match=r"was trained without layer self-attention \(disable_LSA\)"):
+    publish(tmp_path / "published", tensors, config, pickled=pickled)
+    with pytest.raises(CheckpointError, match=message):
         find_drafter(str(tmp_path / "published"), files)
+    assert not list((tmp_path / "cache" / "drafters").glob("*/drafter.safetensors"))
 
 
 def test_a_pickle_that_is_more_than_tensors_is_not_run(tmp_path: Path, files: ModelFiles) -> None:
     folder = publish_eagle(tmp_path / "eagle")
-    torch.save({"fc.weight": Path("x")}, folder / "pytorch_model.bin")
+    path = folder / "pytorch_model.bin"
+    torch.save({"fc.weight": Path("x")}, path)
     with pytest.raises(CheckpointError, match=r"is corrupt, or holds more than tensors, which is not read"):
         find_drafter(str(folder), files)
-    torch.save(["fc.weight"], folder / "pytorch_model.bin")
+    torch.save(["fc.weight"], path)
     with pytest.raises(CheckpointError, match="bin holds something other than tensors by name"):
-        find_drafter(str(folder), files)
-    (folder / "pytorch_model.bin").write_bytes(b"short")
-    with pytest.raises(CheckpointError, match=r"is corrupt, or holds more than tensors, which is not read"):
         find_drafter(str(folder), files)
 
 
@@ -226,3 +218,102 @@ def test_folders_that_hold_no_whole_checkpoint(tmp_path: Path, files: ModelFiles
     (publish_eagle(tmp_path / "bare") / "config.json").unlink()
     with pytest.raises(CheckpointError, match="bare holds no config"):
         find_drafter(str(tmp_path / "bare"), files)
+
+
+def test_specforges_layout(tmp_path: Path, files: ModelFiles) -> None:
+    made = found(publish_eagle3(tmp_path / "eagle3"), files)
+    config = made.config
+    assert (config.kind, config.state_entries, config.draft_vocab) == ("eagle3", (1, 2, 3), EAGLE3_VOCAB)
+    assert config.rope_parameters == {"rope_type": "default", "rope_theta": 10_000.0}  # not the target's
+    assert not config.own_embeddings
+    assert made.tensors["draft_ids"].tolist() == list(range(1, 2 * EAGLE3_VOCAB, 2))
+    theirs = eagle3_tensors()["midlayer.self_attn.q_proj.weight"].float().numpy()
+    np.testing.assert_array_equal(made.tensors["layers.0.self_attn.q_proj.weight"], theirs)
+    assert "t2d" not in made.tensors
+
+
+def test_speculators_layout(tmp_path: Path, files: ModelFiles) -> None:
+    config = found(publish_speculator(tmp_path / "speculator"), files).config
+    assert (config.state_entries, config.normed_residual, config.normed_feedback) == ((1, 2, 3), True, False)
+    assert not config.own_embeddings  # a copy of the target's, which every device has
+    norms = {f"fc_norm.{index}.weight": torch.ones(HIDDEN) for index in range(3)}
+    newer = SPECULATORS_CONFIG | {"fc_norm": True, "norm_output": True}
+    config = found(publish(tmp_path / "3.1", eagle3_tensors(norms, layer="layers.0"), newer), files).config
+    assert (config.feature_norm, config.normed_feedback) == ("each", True)
+    whole = {"input_norm.weight": torch.ones(3 * HIDDEN), "embed_tokens.weight": torch.ones(97, HIDDEN)}
+    trained = SPECULATORS_CONFIG | {"norm_before_fc": True, "embed_requires_grad": True}
+    config = found(publish(tmp_path / "trained", eagle3_tensors(whole, layer="layers.0"), trained), files).config
+    assert (config.feature_norm, config.own_embeddings) == ("joint", True)
+
+
+def test_deepspecs_layout(tmp_path: Path, files: ModelFiles) -> None:
+    """Five states, norms of heads, all of the target's tokens."""
+    changes: dict[str, torch.Tensor | None] = {"d2t": None, "t2d": None, "lm_head.weight": torch.ones(97, HIDDEN)}
+    changes |= {f"layers.0.self_attn.{part}_norm.weight": torch.ones(HEAD_DIM) for part in "qk"}
+    config = {name: value for name, value in EAGLE3_CONFIG.items() if name != "eagle_config"}
+    config |= {"target_layer_ids": [0, 1, 1, 2, 2], "head_dim": HEAD_DIM}
+    tensors = eagle3_tensors(changes, layer="layers.0", states=5)
+    made = found(publish(tmp_path / "deepspec", tensors, config), files).config
+    assert (made.state_entries, made.draft_vocab, made.head_norms) == ((1, 2, 2, 3, 3), 0, True)
+
+
+def test_a_drafter_of_another_width_with_embeddings_of_its_own(tmp_path: Path, files: ModelFiles) -> None:
+    table = {"embed_tokens.weight": torch.ones(97, 32)}
+    config = EAGLE3_CONFIG | {"target_hidden_size": HIDDEN, "hidden_size": 32}
+    made = found(publish(tmp_path / "narrow", eagle3_tensors(table, hidden=32), config), files).config
+    assert (made.hidden_size, made.state_width, made.memory_width, made.own_embeddings) == (32, HIDDEN, 32, True)
+    with pytest.raises(CheckpointError, match="has the hidden size 32 and no embeddings"):
+        found(publish(tmp_path / "bare", eagle3_tensors(hidden=32), config), files)
+
+
+SPECFORGE = {"eagle_config": {"eagle_aux_hidden_state_layer_ids": [1, 15, 28]}}
+
+
+@pytest.mark.parametrize(
+    ("config", "entries"),
+    [
+        ({}, (2, 16, 29)),
+        ({"eagle_aux_hidden_state_layer_ids": [3, 16, 29]}, (3, 16, 29)),
+        (SPECFORGE, (2, 16, 29)),
+        ({"eagle_config": {"use_aux_hidden_state": True}}, (2, 16, 29)),
+        ({"target_layer_ids": [1, 15, 28]}, (2, 16, 29)),
+        ({**SPECFORGE, "moa_state_entries": [3, 4, 5]}, (3, 4, 5)),
+    ],
+)
+def test_which_states_are_read(config: dict[str, Any], entries: tuple[int, ...]) -> None:
+    target = EAGLE3_CONFIG | {"num_hidden_layers": 32}
+    of = Published({}, config, target, "target", "drafter")
+    assert _state_entries(of, {"fc.weight": (HIDDEN, 3 * HIDDEN)}) == entries
+
+
+def test_other_layers_make_another_checkpoint(tmp_path: Path, files: ModelFiles) -> None:
+    folder = publish_eagle3(tmp_path / "eagle3")
+    before = find_drafter(str(folder), files)
+    publish(folder, eagle3_tensors(), EAGLE3_CONFIG | {"moa_state_entries": [0, 1, 2]}, pickled=True)
+    after = find_drafter(str(folder), files)
+    assert after != before
+    assert load_checkpoint(after).config.state_entries == (0, 1, 2)
+
+
+def test_a_device_needs_its_half_alone(tmp_path: Path, files: ModelFiles) -> None:
+    path = find_drafter(str(publish_eagle3(tmp_path / "eagle3")), files)
+    whole = load_checkpoint(path)
+    alone = tmp_path / "fetched" / "drafter-0123.safetensors"
+    alone.parent.mkdir()
+    alone.write_bytes(path.read_bytes())
+    half = load_checkpoint(alone)
+    assert (half.fingerprint, half.config) == (whole.fingerprint, whole.config)
+    assert set(whole.tensors) - set(half.tensors) == {"fc.weight"}
+    target: Any = WeightReader(files)
+    assert half.states(target)().token_ids is not None
+    with pytest.raises(CheckpointError, match="This is the device's half of a drafter"):
+        half.rows()
+    with pytest.raises(CheckpointError, match="This is the device's half of a drafter"):
+        check_drafter(alone, files)
+    other = find_drafter(
+        str(publish(tmp_path / "other", eagle3_tensors({"fc.weight": torch.zeros(HIDDEN, 3 * HIDDEN)}), EAGLE3_CONFIG)),
+        files,
+    )
+    (alone.parent / "projection.safetensors").write_bytes((other.parent / "projection.safetensors").read_bytes())
+    with pytest.raises(CheckpointError, match="is not the server's half of drafter-0123"):
+        load_checkpoint(alone)

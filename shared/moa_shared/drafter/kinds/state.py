@@ -1,14 +1,19 @@
 """What the state of every kind of drafter has: nodes, rows and where they go, and memory that some hold."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 from moa_kernels import Cache, Segment
 
-from moa_shared.drafter.layers.weights import Rows
+from moa_shared.drafter.kinds.weights import Rows
 from moa_shared.errors import InternalError, ProtocolError
-from moa_shared.tree import ROOT, add_depths, path_to, subtree
+from moa_shared.tree import ROOT, add_depths, subtree
+
+Indices = npt.NDArray[np.int32]
+Placement = Callable[[Cache], Segment]  # the rows as they follow what this cache holds
+_BATCH = 512  # rows per pass: bounds what a forward holds
 
 
 class BaseState:
@@ -17,6 +22,9 @@ class BaseState:
     `token_ids`: the target's token of each column of the logits; None: the same.
     """
 
+    # The levels that come with the first one, and the most that a draft has; None: a level at a time, no limit.
+    most_depth: int | None = None
+
     def __init__(self, token_ids: npt.NDArray[np.int64] | None) -> None:
         self.token_ids = token_ids
         self.tokens: list[int] = []
@@ -24,44 +32,100 @@ class BaseState:
         self._drafting = False
 
     @property
-    def most_depth(self) -> int | None:
-        """The levels that come with the first one, and the most that a draft has; None: a level at a time, no limit."""
-        return None
-
-    @property
     def next_position(self) -> int:
         return len(self.tokens)
+
+    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        self.tokens.extend(tokens)
+        self._drop_draft()
+        return None
+
+    def crop(self, length: int) -> None:
+        del self.tokens[length:]
+        self._drop_draft()
+
+    def append_memory(self, start: int, rows: Rows) -> None:
+        """Does nothing for kinds that read the text alone."""
 
     def append_reused_state(self, start: int, rows: Rows) -> None:
         """Adds the state that enters the first reused layer, [rows, hidden size] float32, where layers are reused."""
 
     def catch_up(self, most: int) -> bool:
-        """As of `ConversationDrafter`; there is no need to for kinds that begin fast, however long the text is."""
         return True
 
-    def _check_begin(self) -> None:
+    def _drop_draft(self) -> None:
+        self._drafting = False
+        self._nodes.clear()
+
+    def _begin(self) -> None:
         if not self.tokens:
             raise InternalError("A draft was begun before there was any token.")
+        self._drop_draft()
 
-    def _check_expand(self, tokens: Sequence[int]) -> None:
+    def _add(self, tokens: Sequence[int], parents: Sequence[int]) -> int:
+        """Adds nodes to the draft; how many it had."""
+        if not self._drafting or not tokens:
+            raise InternalError("Draft nodes were added before a draft was begun, or none were added.")
+        known = len(self._nodes)
+        self._nodes.add(tokens, parents)
+        return known
+
+
+class TextState(BaseState, ABC):
+    """A state whose cache holds the first `_read` committed tokens, and below them the draft under way.
+
+    Invariant: rows of an abandoned draft are not in it.
+    """
+
+    def __init__(self, token_ids: npt.NDArray[np.int64] | None, cache: Cache) -> None:
+        super().__init__(token_ids)
+        self._cache = cache
+        self._read = 0
+
+    def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
+        self.tokens.extend(tokens)
         if not self._drafting:
-            raise InternalError("Draft nodes were added before a draft was begun.")
-        if not tokens:
-            raise InternalError("A draft was to grow by no nodes.")
+            return None
+        nodes = len(self._nodes)
+        path, kept = self._nodes.advance(tokens)
+        rows = [*path, *(kept or ())]
+        self._cache.keep_behind(self._read, rows)  # a token's row there does not depend on what came before it
+        self._read += len(path)
+        if kept is None:
+            self._drop_draft()
+        else:
+            self._re_root(nodes, rows)
+        return kept
 
+    def crop(self, length: int) -> None:
+        self._read = min(self._read, length)
+        super().crop(length)
 
-Write = Callable[[Cache, Rows, npt.NDArray[np.int32]], None]
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        known = self._add(tokens, parents)
+        return self._logits_after(tokens, draft_rows(self._nodes, known, len(self.tokens) - 1))
+
+    @abstractmethod
+    def _logits_after(self, tokens: Sequence[int], place: Placement) -> Rows:
+        """Of new rows, which are appended to the cache."""
+
+    def _re_root(self, nodes: int, kept: Sequence[int]) -> None:
+        """Keeps only these of a draft's `nodes` rows, in what else a kind holds."""
+
+    def _text(self, positions: range) -> list[int]:
+        return self.tokens[positions.start : positions.stop]
+
+    def _drop_draft(self) -> None:
+        super()._drop_draft()
+        self._cache.crop(self._read)
 
 
 class MemoryCache:
-    """What a drafter holds of the rows that its server has sent."""
-
-    def __init__(self, cache: Cache, width: int, write: Write) -> None:
+    def __init__(self, cache: Cache, width: int, write: Callable[[Cache, Rows, Indices], None]) -> None:
         self.cache = cache
         self._width = width
         self._write = write
-        self._positions: list[int] = []  # by row
-        self._held: set[int] = set()  # the same
+        self._positions: dict[int, None] = {}  # in the order of the cache's rows
 
     def __len__(self) -> int:
         return len(self._positions)
@@ -70,58 +134,44 @@ class MemoryCache:
         """Adds rows, [rows, width] float32, of positions from `start`; those already held are skipped."""
         if rows.shape[-1] != self._width:
             raise ProtocolError(f"memory rows of {self._width} numbers", f"{rows.shape[-1]}")
-        new = [index for index in range(len(rows)) if start + index not in self._held]
+        new = [index for index in range(len(rows)) if start + index not in self._positions]
         for first in range(0, len(new), _BATCH):
             batch = new[first : first + _BATCH]
             self._write(self.cache, rows[batch], np.array(batch, np.int32) + np.int32(start))
-        positions = [start + index for index in new]
-        self._positions += positions
-        self._held.update(positions)
+        self._positions.update(dict.fromkeys(start + index for index in new))
 
     def rows_from(self, position: int) -> list[int]:
         """The cache's rows of this position and later ones, ascending."""
-        if max(self._held, default=-1) < position:
+        if max(self._positions, default=-1) < position:
             return []
         return [row for row, each in enumerate(self._positions) if each >= position]
 
     def crop(self, length: int) -> None:
-        if max(self._held, default=-1) < length:
+        if max(self._positions, default=-1) < length:
             return
-        kept = [row for row, position in enumerate(self._positions) if position < length]
-        self.cache.keep_behind(0, kept)
-        self._positions = [self._positions[row] for row in kept]
-        self._held = set(self._positions)
-
-
-Indices = npt.NDArray[np.int32]
+        self.cache.keep_behind(0, [row for row, position in enumerate(self._positions) if position < length])
+        self._positions = {position: None for position in self._positions if position < length}
 
 
 class DraftNodes:
-    """The nodes: they grow by `add` and are pruned by `advance`."""
-
     def __init__(self) -> None:
         self.tokens: list[int] = []
         self.parents: list[int] = []
         self.depths: list[int] = []
-        self.trunk = 0
+        self.is_chain = True
 
     def __len__(self) -> int:
         return len(self.tokens)
 
-    @property
-    def is_chain(self) -> bool:
-        return self.trunk == len(self.tokens)
-
     def clear(self) -> None:
-        self.tokens, self.parents, self.depths, self.trunk = [], [], [], 0
+        self.tokens, self.parents, self.depths, self.is_chain = [], [], [], True
 
     def add(self, tokens: Sequence[int], parents: Sequence[int]) -> None:
         """Adds nodes; a parent comes before its child (-1: the root)."""
+        self.is_chain = self.is_chain and all(parent == at for at, parent in enumerate(parents, len(self) - 1))
         self.tokens += tokens
         self.parents += parents
         add_depths(self.depths, parents)
-        while self.trunk < len(self) and self.parents[self.trunk] == self.trunk - 1:
-            self.trunk += 1
 
     def advance(self, tokens: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
         """Makes the node that these committed tokens lead to the root.
@@ -141,22 +191,6 @@ class DraftNodes:
         self.add(tokens, parents)
         return path, tuple(kept)
 
-    def visible(self, first: int) -> tuple[Indices, Indices, Indices]:
-        """The nodes that those from `first` on see, their ancestors and themselves, as the kernels take them.
-
-        [rows]: each sees the nodes before that number; [rows + 1]: where its part of the tail begins; the tail: further
-        ones that it sees, ascending.
-        """
-        seen: list[int] = []
-        tail: list[int] = []
-        starts = [0]
-        for node in range(first, len(self)):
-            path = path_to(self.parents, node, self.trunk)
-            seen.append((self.parents[path[0]] if path else node) + 1)
-            tail += path
-            starts.append(len(tail))
-        return np.array(seen, np.int32), np.array(starts, np.int32), np.array(tail, np.int32)
-
     def _walk(self, tokens: Sequence[int]) -> tuple[int, ...]:
         path: list[int] = []
         node = ROOT
@@ -169,11 +203,6 @@ class DraftNodes:
             path.append(child)
             node = child
         return tuple(path)
-
-
-Placement = Callable[[Cache], Segment]  # the rows as they follow what this cache holds
-
-_BATCH = 512  # rows per pass: bounds what a forward holds
 
 
 def batches(start: int, stop: int) -> Iterator[range]:
@@ -191,11 +220,4 @@ def draft_rows(nodes: DraftNodes, known: int, root: int) -> Placement:
     """The draft nodes from `known` on; those before are the last rows held."""
     if nodes.is_chain:
         return run_of_text(range(root + 1 + known, root + 1 + len(nodes)))
-    seen, starts, tail = nodes.visible(known)
-    positions = np.array(nodes.depths[known:], np.int32) + np.int32(root)
-
-    def place(cache: Cache) -> Segment:
-        before = np.int32(cache.length - known)
-        return Segment(cache, cache.length, positions, seen + before, starts, tail + before)
-
-    return place
+    return lambda cache: Segment.tree(cache, nodes.parents, known, root + 1)

@@ -1,8 +1,7 @@
 """Drafter checkpoints: the authors' 29 tensors in one safetensors file, our configuration as JSON in its metadata.
 
-Beyond the 29 a file may hold `output_norm.weight` and `draft_ids`. Nothing is ever unpickled; every shape is checked.
-What only a server runs may be in a file of its own next to that of the device's half, which both ends name by its hash;
-it holds the hash of the other. Reading needs only numpy.
+Every shape is checked. What only a server runs may be in a file of its own next to that of the device's half, by whose
+hash both ends name the drafter; it holds the hash of the other.
 """
 
 from __future__ import annotations
@@ -14,30 +13,31 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 from moa_kernels import KernelError
 
 from moa_shared.bfloat16 import widen_bfloat16
-from moa_shared.drafter.checkpoint.shipped import CONFIG_KEY, DRAFTER_FILE
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import DeviceHalf, MakeRows, NewState
 from moa_shared.drafter.kinds.layout import PROJECTION
-from moa_shared.drafter.layers.weights import INT8, ArrayWeights, StoredTensors, TargetParts
+from moa_shared.drafter.kinds.weights import DRAFT_IDS, INT8, ArrayWeights, StoredTensors, TargetParts
 from moa_shared.errors import CheckpointError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.network import Weights
 from moa_shared.models.storage.tensors import FileTensor, map_tensors, read_metadata, write_tensors
+from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
 
 if TYPE_CHECKING:
     import torch
 
+CONFIG_KEY = "moa_drafter_config"  # in the metadata of the safetensors file
+DRAFTER_FILE = "drafter.safetensors"
 SERVER_HALF_FILE = "projection.safetensors"
 SERVER_HALF_KEY = "moa_server_half_sha256"  # in the metadata of the device's half
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-_NEAR_ZERO = np.float32(0.02)  # transformers' initializer_range, which the authors' norm weights got
+Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,41 +60,29 @@ class Checkpoint:
         read = [config.state_entries] if config.state_entries else []
         digest.update(json.dumps([config.lsa, config.lsa_heads, config.memory_rope, *read], sort_keys=True).encode())
         for name in sorted(self.tensors):
-            if name.startswith(config.traits.server_tensors(config)):
+            if name.startswith(config.traits.server_tensors):
                 digest.update(name.encode() + np.ascontiguousarray(self.tensors[name]).tobytes())
         return digest.hexdigest()
 
     def check_server_half(self) -> None:
-        """Raises CheckpointError where only the device's half is here."""
         if self.config.state_entries and PROJECTION not in self.tensors:
-            raise CheckpointError(
-                "This is the device's half of a drafter, as devices fetch it: a server needs both.",
-                hint="Name the drafter as it was published.",
-            )
+            what = "This is the device's half of a drafter, as devices fetch it: a server needs both."
+            raise CheckpointError(what, hint="Name the drafter as it was published.")
 
     def rows(self, weights: str = INT8) -> MakeRows:
         """What makes wire rows, [tokens, memory width], from keys and values, the last hidden state or states."""
         self.check_server_half()
-        with _computable():
-            return self.config.traits.rows(self.config, ArrayWeights(self.tensors), weights)
+        return _computed(lambda: self.config.traits.rows(self.config, ArrayWeights(self.tensors), weights))
 
-    def torch_rows(
-        self, dtype: torch.dtype, device: torch.device | None = None
-    ) -> Callable[[torch.Tensor], torch.Tensor]:
+    def torch_rows(self, dtype: torch.dtype, device: torch.device | None = None) -> Callable[[Any], torch.Tensor]:
         self.check_server_half()
         return self.config.traits.torch_rows(self.config, self.torch_tensors(), dtype, device)
 
-    def states(
-        self,
-        target: Weights,
-        weights: str = INT8,
-        *,
-        parts: TargetParts | None = None,
-    ) -> NewState:
+    def states(self, target: Weights, weights: str = INT8, *, parts: TargetParts | None = None) -> NewState:
         """What makes a conversation's drafter, the device's half; arguments as of `DeviceHalf`."""
-        with _computable():
-            own = ArrayWeights(self.tensors)
-            return self.config.traits.states(DeviceHalf(self.config, own, target, weights, parts))
+        kind, half = self.config.traits, DeviceHalf(self.config, ArrayWeights(self.tensors), target, weights, parts)
+        decoder = _computed(lambda: kind.decoder(half))
+        return lambda: kind.state(decoder)
 
     def torch_tensors(self) -> dict[str, torch.Tensor]:
         import torch
@@ -102,10 +90,9 @@ class Checkpoint:
         return {name: torch.from_numpy(tensor) for name, tensor in self.tensors.items()}
 
 
-@contextlib.contextmanager
-def _computable() -> Iterator[None]:
+def _computed(make: Callable[[], Made]) -> Made:
     try:
-        yield
+        return make()
     except KernelError as error:
         raise ModelSourceError(f"No drafts can be computed with these weights. {error}") from error
 
@@ -122,67 +109,59 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
         server_half = _map_server_half(path, metadata)
         tensors = StoredTensors({**map_tensors(path), **(server_half or {})})
     except (ModelSourceError, ValueError) as error:
-        raise CheckpointError(
-            f"The drafter checkpoint {path} is corrupt or truncated ({error.__cause__ or error})."
-        ) from None
+        what = f"is corrupt or truncated ({error.__cause__ or error})"
+        raise CheckpointError(f"The drafter checkpoint {path} {what}.") from None
     if config is None:
         if CONFIG_KEY not in metadata:
-            raise CheckpointError(
-                f"The drafter checkpoint {path} does not contain its configuration.",
-                hint="Put the config.json that was published with it next to it.",
-            )
+            hint = "Put the config.json that was published with it next to it."
+            raise CheckpointError(f"The drafter checkpoint {path} does not contain its configuration.", hint=hint)
         config = DrafterConfig.from_json(metadata[CONFIG_KEY])
-    _check(path, config, tensors, absent=config.traits.server_tensors(config) if server_half is None else ())
+    _check(path, config, tensors, absent=config.traits.server_tensors if server_half is None else ())
     return Checkpoint(config, tensors, _sha256_of(path))
 
 
-def save_checkpoint(path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes a checkpoint of float32, or bit patterns of bfloat16 as uint16; `draft_ids` are int32."""
-    _check(path, config, tensors)
-    with whole_checkpoint(path, "checkpoint") as partial:
-        write_tensors(partial, tensors, {CONFIG_KEY: config.to_json()})
+def save_checkpoint(
+    path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]], *, in_halves: bool = False
+) -> None:
+    """Writes a checkpoint of float32, or bit patterns of bfloat16 as uint16; `draft_ids` are int32.
 
-
-def save_halves(folder: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]]) -> Path:
-    """Writes a checkpoint into an empty folder, what only servers run into a second file; gives the devices' file."""
-    path = folder / DRAFTER_FILE
-    if not config.state_entries:
-        save_checkpoint(path, config, tensors)
-        return path
+    `in_halves`: of a kind that reads states, what only servers run goes into a file of its own.
+    """
     _check(path, config, tensors)
-    names = config.traits.server_tensors(config)
-    of_server = {name: tensor for name, tensor in tensors.items() if name.startswith(names)}
-    of_device = {name: tensor for name, tensor in tensors.items() if name not in of_server}
-    with whole_checkpoint(folder / SERVER_HALF_FILE, "checkpoint") as partial:
-        write_tensors(partial, of_server, {})
-    metadata = {CONFIG_KEY: config.to_json(), SERVER_HALF_KEY: _sha256_of(folder / SERVER_HALF_FILE)}
+    metadata = {CONFIG_KEY: config.to_json()}
+    if in_halves and config.state_entries:
+        half, names = path.with_name(SERVER_HALF_FILE), config.traits.server_tensors
+        of_server = {name: tensor for name, tensor in tensors.items() if name.startswith(names)}
+        tensors = {name: tensor for name, tensor in tensors.items() if name not in of_server}
+        with whole_checkpoint(half, "checkpoint") as partial:
+            write_tensors(partial, of_server, {})
+        metadata[SERVER_HALF_KEY] = _sha256_of(half)
     with whole_checkpoint(path, "checkpoint") as partial:
-        write_tensors(partial, of_device, metadata)
-    return path
+        write_tensors(partial, tensors, metadata)
 
 
 def _check(
     path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]], absent: tuple[str, ...] = ()
 ) -> None:
-    """Raises CheckpointError for other tensors than `config` asks for; `absent`: beginnings of those that may lack."""
+    if fault := _fault(config, tensors, absent):
+        raise CheckpointError(f"The drafter checkpoint {path} {fault}.")
+
+
+def _fault(config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]], absent: tuple[str, ...]) -> str:
     shapes = {name: shape for name, shape in config.shapes().items() if not name.startswith(absent)}
     for name, shape in shapes.items():
         if name not in tensors:
-            raise CheckpointError(f"The drafter checkpoint {path} lacks the tensor {name}.")
+            return f"lacks the tensor {name}"
         tensor = tensors[name]
         if tensor.shape != shape:
-            raise CheckpointError(
-                f"In the drafter checkpoint {path} {name} has shape {tensor.shape}, expected {shape}."
-            )
-        if name != "draft_ids" and not is_finite(tensor):
-            raise CheckpointError(f"In the drafter checkpoint {path} {name} holds values that are not numbers.")
+            return f"holds {name} of the shape {tensor.shape}, expected {shape}"
+        if name == DRAFT_IDS:
+            if tensor.dtype != np.int32 or int(tensor.min()) < 0 or int(tensor.max()) >= config.vocab_size:
+                return "has draft ids outside the vocabulary"
+        elif not is_finite(tensor):
+            return f"holds {name} with values that are not numbers"
     extra = sorted(set(tensors) - set(shapes))
-    if extra:
-        raise CheckpointError(f"The drafter checkpoint {path} holds an unknown tensor {extra[0]}.")
-    if config.draft_vocab:
-        ids = tensors["draft_ids"]
-        if ids.dtype != np.int32 or int(ids.min()) < 0 or int(ids.max()) >= config.vocab_size:
-            raise CheckpointError(f"The drafter checkpoint {path} has draft ids outside the vocabulary.")
+    return f"holds an unknown tensor {extra[0]}" if extra else ""
 
 
 def is_finite(tensor: npt.NDArray[Any]) -> bool:
@@ -199,9 +178,8 @@ def _map_server_half(path: Path, metadata: Mapping[str, str]) -> dict[str, FileT
     if not half.is_file():
         return None
     if _sha256_of(half) != metadata[SERVER_HALF_KEY]:
-        raise CheckpointError(
-            f"{half} is not the server's half of {path.name}.", hint="Name the drafter as it was published."
-        )
+        what = f"{half} is not the server's half of {path.name}."
+        raise CheckpointError(what, hint="Name the drafter as it was published.")
     return map_tensors(half)
 
 
@@ -218,32 +196,42 @@ def whole_checkpoint(path: Path, what: str) -> Iterator[Path]:
             yield partial
     except OSError as error:
         message = f"The {what} {path} cannot be written ({error})."
-        if error.errno in _FULL:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFullError(message) from None
         raise CheckpointError(message, hint="Choose a folder that can be written.") from None
 
 
 def write_record(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes what was measured for a checkpoint, as JSON, whole or not at all."""
     with whole_checkpoint(path, "confidence") as partial:
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def fresh_tensors(
-    config: DrafterConfig, seed: int, draft_ids: npt.NDArray[np.int32] | None = None, *, norms_near_zero: bool = False
-) -> dict[str, npt.NDArray[Any]]:
-    """Random tensors by the checkpoint's names, float32. Linear weights have deviation 1 / sqrt(inputs).
+def read_record(path: Path, read: Callable[[dict[str, Any]], Made]) -> Made:
+    """What `read` makes of a record of `moa-train calibrate`."""
+    try:
+        content: Any = parse_json(path.read_text("utf-8"))
+        if not isinstance(content, dict):
+            raise ValueError("it is no JSON object")
+        return read(content)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        what = f"{path} does not say how far a drafter can be trusted ({error})."
+        raise CheckpointError(what, hint="Make it again with moa-train calibrate.") from None
 
-    `draft_ids`: None: the first tokens. `norms_near_zero`: the authors' mistake; otherwise norms start at one.
+
+def fresh_tensors(
+    config: DrafterConfig, seed: int, draft_ids: npt.NDArray[np.int32] | None = None
+) -> dict[str, npt.NDArray[Any]]:
+    """Random tensors by the checkpoint's names, float32: linear weights of deviation 1 / sqrt(inputs), norms of one.
+
+    `draft_ids`: None: the first tokens.
     """
     generator = np.random.default_rng(seed)
     tensors: dict[str, npt.NDArray[Any]] = {}
     for name, shape in config.shapes().items():
-        if name == "draft_ids":
+        if name == DRAFT_IDS:
             tensors[name] = draft_ids if draft_ids is not None else np.arange(shape[0], dtype=np.int32)
         elif "norm" in name:
-            near_zero = _NEAR_ZERO * generator.standard_normal(shape, np.float32) if norms_near_zero else None
-            tensors[name] = np.ones(shape, np.float32) if near_zero is None else near_zero
+            tensors[name] = np.ones(shape, np.float32)
         elif name.endswith(".bias"):
             tensors[name] = np.zeros(shape, np.float32)
         else:

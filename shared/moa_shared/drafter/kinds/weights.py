@@ -24,8 +24,8 @@ from moa_kernels import (
     norm,
     quantised,
 )
-from moa_kernels.arithmetic import norm as numpy_norm
 from moa_kernels.blocks import joined
+from moa_kernels.blocks import norm as numpy_norm
 
 from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.errors import ConfigError, ModelSourceError
@@ -35,6 +35,7 @@ from moa_shared.models.network.plan import Plan, plan_of
 from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, FileTensor, drop_pages
 
 Rows = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64] | Sequence[int]
 
 INT8, INT4, FLOAT32 = "int8", "int4", "float32"
 WEIGHTS = (INT8, INT4, FLOAT32)
@@ -42,25 +43,19 @@ WEIGHTS = (INT8, INT4, FLOAT32)
 
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
-    """How one network is computed."""
-
-    # weights and activations in float32; else weights as the target's file has them in blocks, others as Q8_0, and
-    # activations in int8 with a scale a group
-    plain: bool
+    plain: bool  # in float32; else weights in blocks as the target's file has them, others as Q8_0, activations in int8
     in_numpy: bool  # without the kernels, in float32 and slowly
     # all matrices as Q4_1: a drafter's step takes a fifth less time, and it is right a little less often
     four_bits: bool = False
 
     @classmethod
     def of(cls, weights: str, sizes: Iterable[int]) -> Arithmetic:
-        """The arithmetic for a network whose rows, MLPs and heads have these sizes."""
         if weights not in WEIGHTS:
             raise ConfigError(f"There are no drafter weights {weights!r}.", hint=f"Give {' or '.join(WEIGHTS)}.")
         return cls(weights == FLOAT32, any(size % GROUP for size in sizes), weights == INT4)
 
     @property
     def takes_tiles(self) -> bool:
-        """Whether matrices that are packed as their file has them are computed with as they are."""
         return not (self.plain or self.in_numpy or self.four_bits)
 
     @property
@@ -69,7 +64,6 @@ class Arithmetic:
         return F32 if self.plain else F16
 
     def linear(self, weights: Sequence[QuantisedMatrix | Tiles | Rows], bias: Rows | None = None) -> Linear:
-        """One product for matrices with the same input; those that are packed already stay as they are."""
         if self.four_bits and not self.in_numpy:
             weights = [matrix if isinstance(matrix, Tiles) else in_four_bits(matrix) for matrix in weights]
         return Linear(weights, bias, plain=self.plain, reference=self.in_numpy)
@@ -94,18 +88,21 @@ class StoredTensors(Mapping[str, npt.NDArray[Any]]):
         self._tensors = tensors
 
     def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        tensor = self._tensors[name]
-        wide = _widened(_stored(tensor), tensor.dtype)
-        drop_pages(tensor.data)
+        wide = self.rows(name)
+        drop_pages(self._tensors[name].data)
         return wide
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name].shape
 
-    def rows(self, name: str, ids: npt.NDArray[np.int64] | Sequence[int]) -> npt.NDArray[Any]:
-        """Some rows of a tensor, of which the others are not read."""
+    def rows(self, name: str, ids: Ids | slice = slice(None)) -> npt.NDArray[Any]:
         tensor = self._tensors[name]
-        return _widened(_stored(tensor)[np.asarray(ids)], tensor.dtype)
+        chosen = ids if isinstance(ids, slice) else np.asarray(ids)
+        values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)[chosen]
+        if tensor.dtype == "BF16":
+            wide: npt.NDArray[Any] = widen_bfloat16(values)
+            return wide
+        return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -117,28 +114,12 @@ class StoredTensors(Mapping[str, npt.NDArray[Any]]):
         return name in self._tensors
 
 
-def _stored(tensor: FileTensor) -> npt.NDArray[Any]:
-    return tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)
-
-
-def _widened(values: npt.NDArray[Any], dtype: str) -> npt.NDArray[Any]:
-    if dtype == "BF16":
-        wide: npt.NDArray[Any] = widen_bfloat16(values)
-        return wide
-    return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
-
-
 DRAFT_IDS = "draft_ids"  # exact in float32 up to 16 million tokens
-
-Ids = npt.NDArray[np.int64] | Sequence[int]
 _HEAD_ROWS = 4096  # rows of a head in float32 at once: bounds what is held next to the packed ones
 
 
 class ArrayWeights:
-    """Float tensors that are in memory, or are read when asked for.
-
-    Each method raises ModelSourceError if there is no such tensor.
-    """
+    """Float tensors that are in memory, or are read when asked for; ModelSourceError where there is no such tensor."""
 
     def __init__(self, arrays: Mapping[str, npt.NDArray[np.floating]]) -> None:
         self._arrays = arrays
@@ -147,9 +128,8 @@ class ArrayWeights:
         return self._arrays.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        if isinstance(self._arrays, StoredTensors) and name in self._arrays:
-            return self._arrays.shape(name)
-        return self._array(name).shape
+        tensors = self._arrays
+        return tensors.shape(name) if isinstance(tensors, StoredTensors) else self._array(name).shape
 
     def blocks(self, name: str) -> QuantisedMatrix | None:
         return None
@@ -158,9 +138,9 @@ class ArrayWeights:
         return np.asarray(self._array(name), np.float32)
 
     def rows(self, name: str, ids: Ids) -> Rows:
-        if isinstance(self._arrays, StoredTensors) and name in self._arrays:
-            return np.asarray(self._arrays.rows(name, ids), np.float32)
-        return np.asarray(self._array(name)[np.asarray(ids)], np.float32)
+        tensors = self._arrays
+        rows = tensors.rows(name, ids) if isinstance(tensors, StoredTensors) else self._array(name)[np.asarray(ids)]
+        return np.asarray(rows, np.float32)
 
     def _array(self, name: str) -> npt.NDArray[np.floating]:
         if name not in self._arrays:
@@ -195,20 +175,16 @@ def check_tables(
     for name in names:
         shape = weights.shape(name)
         if shape != (vocab_size, hidden_size):
-            raise ModelSourceError(
-                f"{name} of the target has the shape {list(shape)}, the drafter needs {[vocab_size, hidden_size]}.",
-                hint="Give a drafter that was trained for this target.",
-            )
+            what = f"has the shape {list(shape)}, the drafter needs {[vocab_size, hidden_size]}"
+            hint = "Give a drafter that was trained for this target."
+            raise ModelSourceError(f"{name} of the target {what}.", hint=hint)
 
 
 class TargetParts:
     """Layers and head of one target.
 
-    Args:
-        target: its weights, with at least what is asked for.
-        packed: the same, some of them packed and mapped, for arithmetic that takes them so; None: none are.
-        context: the most positions that the server's texts will have, by which it chose longrope's factors; 0: as many
-            as the model was made for.
+    `packed`: its weights, some of them packed and mapped, for arithmetic that takes them so. `context`: the most
+    positions of the server's texts, by which it chose longrope's factors; 0: as many as the model was made for.
     """
 
     def __init__(self, target: Weights, packed: Weights | None = None, context: int = 0) -> None:
@@ -226,26 +202,21 @@ class TargetParts:
         return [self._layer(number, arithmetic) for number in numbers]
 
     def head(self, ids: npt.NDArray[np.int64] | None, arithmetic: Arithmetic) -> Linear:
-        """The output weights of these tokens; None: of all. Raises as `layers`."""
+        """The output weights of these tokens; None: of all."""
         key = (b"" if ids is None else ids.tobytes(), arithmetic)
         if key not in self._heads:
             self._heads[key] = read_head(self._weights(arithmetic), ids, arithmetic)
         return self._heads[key]
 
     def _layer(self, number: int, arithmetic: Arithmetic) -> Layer:
-        layer = self._layers.get((number, arithmetic))
-        if layer is None:
-            prefix, plan = f"model.layers.{number}", self.plan
-            weights = self._weights(arithmetic)
-            if plan is None:
-                layer = read_layer(weights, prefix, arithmetic.linear)
-            else:
-                if reason := plan.why_not_alone(number):
-                    raise KernelError(f"A device does not run the last layers of this target: {reason}.")
-                own = plan.layers[number]
-                layer = read_layer(weights, prefix, arithmetic.linear, family=plan.family, plan=own)
-            self._layers[number, arithmetic] = layer
-        return layer
+        key, plan = (number, arithmetic), self.plan
+        if key not in self._layers:
+            if plan is not None and (reason := plan.why_not_alone(number)):
+                raise KernelError(f"A device does not run the last layers of this target: {reason}.")
+            form: dict[str, Any] = {} if plan is None else {"family": plan.family, "plan": plan.layers[number]}
+            weights, prefix = self._weights(arithmetic), f"model.layers.{number}"
+            self._layers[key] = read_layer(weights, prefix, arithmetic.linear, **form)
+        return self._layers[key]
 
     def _weights(self, arithmetic: Arithmetic) -> Weights:
         return self._packed if arithmetic.takes_tiles else self._target

@@ -1,1 +1,0 @@
-"""A drafter's checkpoint: configuration and tensors."""

@@ -1,1 +1,0 @@
-"""The layers of a drafter, and what computes them."""
