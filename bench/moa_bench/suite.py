@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, TypeVar
 
 from moa_shared.programs.config import SettingsBase, load_settings, setting, settings_of
-from moa_training.options import Execution
+from moa_training.settings import Execution
 
 from moa_bench.harness.questions import PACKAGED
 from moa_bench.harness.shapes import SHAPES

@@ -18,7 +18,7 @@ from moa_server.addresses import connect_command
 from moa_server.cli import main
 from moa_server.commands.serve import run as run_server
 from moa_server.settings import ServerSettings
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
+from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.errors import ConfigError
 
 from tests.support.messages import steady

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
+from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.models import ModelFiles
 
 from tests.support.programs import CHECKOUT, environment, started

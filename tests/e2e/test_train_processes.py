@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
-from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE
+from moa_shared.drafter.checkpoint import DRAFTER_FILE, load_checkpoint
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.text import prepare
 from moa_training.fit.fit import TrainingRun

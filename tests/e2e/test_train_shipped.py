@@ -3,12 +3,11 @@
 from pathlib import Path
 
 import pytest
-from moa_shared.drafter.checkpoint.shipped import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
+from moa_shared.drafter.shipped import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
-from moa_training.evaluation.evaluation import evaluate
-from moa_training.evaluation.loading import load_fitting_checkpoint
-from moa_training.options import EvaluationOptions
+from moa_training.evaluation.evaluation import evaluate, load_fitting_checkpoint
+from moa_training.settings import EvaluationOptions
 
 pytestmark = pytest.mark.torch
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.dflash import BlockState
 from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.dynamic_tree import draft_chain

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from moa_kernels import Cache, Segment
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafting.base import Drafter
 from moa_shared.drafting.dynamic_tree import draft_chain

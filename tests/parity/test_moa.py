@@ -10,7 +10,7 @@ import torch
 from moa_server.verifier import Target
 from moa_shared.drafter.kinds.moa import KernelEncoder
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree, find_candidates
 from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.sampling.settings import Sampling
@@ -33,20 +33,22 @@ def assert_close(ours: torch.Tensor, theirs: object) -> None:
 
 
 def test_layer_self_attention(reference: Reference) -> None:
-    encoder = encoder_of(reference.checkpoint(0), torch.float32)
-    out = encoder.over_layers(torch.tensor(reference.train["kv_stack"]))
-    assert_close(out, reference.train["n0.lsa_out"])
-    assert_close(out.mean(-2), reference.train["n0.lsa_mean"])
+    config, kv = reference.config(0), torch.tensor(reference.train["kv_stack"])
+    drafter = TrainingDrafter(config)
+    drafter.load_state_dict(reference.checkpoint(0).torch_tensors())
+    mean = drafter.mean(kv.flatten(0, 1))
+    assert_close(mean.view(*kv.shape[:2], -1), reference.train["n0.lsa_mean"])
 
 
 @pytest.mark.parametrize("reused_layers", [0, 1, 3])
 def test_memory_rows_with_torch_and_without(reference: Reference, reused_layers: int) -> None:
     checkpoint, kv = reference.checkpoint(reused_layers), reference.train["kv_stack"]
     theirs = reference.train[f"n{reused_layers}.memory"]
-    assert_close(encoder_of(checkpoint, torch.float32)(torch.tensor(kv)), theirs)
+    memory = encoder_of(checkpoint, torch.float32).memory(torch.tensor(kv).flatten(0, 1))
+    assert_close(memory.view(theirs.shape), theirs)
     encoder = KernelEncoder(checkpoint.config, ArrayWeights(checkpoint.tensors), "float32")
-    memory = encoder.memory(kv.reshape(-1, *kv.shape[-2:]))
-    np.testing.assert_allclose(memory.reshape(theirs.shape), theirs, rtol=0, atol=TOLERANCE)
+    own = encoder.memory(kv.reshape(-1, *kv.shape[-2:]))
+    np.testing.assert_allclose(own.reshape(theirs.shape), theirs, rtol=0, atol=TOLERANCE)
 
 
 def test_prefill_gives_the_authors_memory_and_cross_attention_cache(reference: Reference) -> None:
@@ -56,7 +58,7 @@ def test_prefill_gives_the_authors_memory_and_cross_attention_cache(reference: R
     cache = target.new_cache()
     target.prefill(cache, prompt)
     encoder = encoder_of(reference.checkpoint(0), torch.float32)
-    memory = encoder(torch.from_numpy(cache.lsa_input(0, len(prompt))))
+    memory = encoder.memory(torch.from_numpy(cache.lsa_input(0, len(prompt))))
     assert_close(memory, reference.infer["prefill.memory"])
     decoder = reference.decoder(0)
     assert decoder.cross_attention is not None

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pytest
 import torch
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.dynamic_tree import draft_chain
 from moa_shared.sampling.settings import Sampling
 from moa_training.objective.moa import TrainingDrafter
@@ -169,7 +169,7 @@ def test_drafting_equals_the_naive_computation(reused_layers: int) -> None:
     kv = torch.from_numpy(cache.lsa_input(0, len(PROMPT)))
     encoder = encoder_of(checkpoint, torch.float32)
     rows = [naive.memory(row) for row in kv.double().numpy()]
-    np.testing.assert_allclose(encoder(kv).numpy(), rows, rtol=0, atol=1e-4)
+    np.testing.assert_allclose(encoder.memory(kv).numpy(), rows, rtol=0, atol=1e-4)
 
     decoder = decoder_of(checkpoint, ArrayWeights(arrays_of(model)), "float32")
     state = DraftState(decoder)

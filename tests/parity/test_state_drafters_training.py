@@ -11,9 +11,16 @@ import pytest
 import torch
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_training.data.batches import PackedBatch
-from moa_training.objective.blocks_at_once import TrainingBlocks, place_blocks
-from moa_training.objective.eagle3 import StateRows, TrainingEagle3, eagle3_rows, step_weights, teach
 from moa_training.objective.objective import guess_losses
+from moa_training.objective.states import (
+    StateRows,
+    TrainingBlocks,
+    TrainingEagle3,
+    eagle3_rows,
+    place_blocks,
+    step_weights,
+    teach,
+)
 from moa_training.settings import BlockSettings
 from moa_training.teacher.teacher import Activations, Teacher
 from safetensors.torch import load_file

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import QuantisedMatrix, in_four_bits
 from moa_server.verifier.kernel_target import KernelTarget
-from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors, save_checkpoint
+from moa_shared.drafter.checkpoint import fresh_tensors, save_checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.models.network.network import Network
 from moa_shared.models.storage.tensors import write_tensors
 from tokenizers import AddedToken, Tokenizer

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from moa_shared.models import ModelFiles, resolve
+from moa_training.settings import FitSettings, fit_settings
 
 from tests.support.tiny_models import SMALL, save_tokenizer, tiny_model
 
@@ -69,3 +70,8 @@ tokens = {tokens}
 {extra}"""
     )
     return path
+
+
+def tiny_settings(**changes: Any) -> FitSettings:
+    content = {"shards": ["a"], "output": "out", "budget": {"tokens": 1}, **changes}
+    return fit_settings(content, Path("fit.toml"))

@@ -29,14 +29,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3257, 18,
     ),
     "server": (("server",), 12998, 67),
-    "shared": (("shared",), 14265, 85),
-    "training": (("training",), 4651, 30),
+    "shared": (("shared",), 13502, 80),
+    "training": (("training",), 4481, 26),
     "bench": (("bench",), 5090, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
-    "kernels": (("kernels",), 2659, 22),
+    "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 676, 12),
-    "tests": (("tests",), 54538, 347),
+    "tests": (("tests",), 53849, 339),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -14,7 +14,7 @@ from moa_shared.programs.command_line import settings_options
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.entry import run_program
 
-from moa_training.options import CalibrationOptions, CompareOptions, EvaluationOptions, NgramOptions, PrepareOptions
+from moa_training.settings import CalibrationOptions, CompareOptions, EvaluationOptions, NgramOptions, PrepareOptions
 
 if TYPE_CHECKING:
     from moa_shared.programs.progress import Progress
@@ -55,7 +55,7 @@ def prepare(sources: tuple[str, ...], output: Path, **flags: Any) -> None:
     files = resolve(options.target, progress=progress)
     paths = find_sources(sources, progress)
     if options.rewrite:
-        from moa_training.teacher.rewrite import rewrite
+        from moa_training.teacher.teacher import rewrite
 
         counts = rewrite(files, paths, output, options, progress)
     else:
@@ -97,7 +97,7 @@ def ngrams(shards: tuple[Path, ...], output: Path, **flags: Any) -> None:
     without a step of the drafter. Put it beside drafter.safetensors.
     """
     options = load_settings(NgramOptions, "ngrams", flags, environment={})
-    from moa_shared.drafter.checkpoint.statistics import write_ngrams
+    from moa_shared.drafter.shipped import write_ngrams
     from moa_shared.models import resolve
 
     from moa_training.data.shards import find_shards, read_shard
@@ -110,7 +110,7 @@ def ngrams(shards: tuple[Path, ...], output: Path, **flags: Any) -> None:
     write_ngrams(output, arrays, files.fingerprint)
     answers = sum(stop - start for row in rows for start, stop in row.answers)
     click.echo(
-        f"{output}: {len(arrays.contexts)} contexts, {len(arrays.tokens)} tokens after them, "
+        f"{output}: {len(arrays['contexts'])} contexts, {len(arrays['tokens'])} tokens after them, "
         f"from {answers} tokens of answers"
     )
 
@@ -155,15 +155,15 @@ def calibrate(checkpoint: str, questions: Path, **flags: Any) -> None:
     the server. CHECKPOINT and QUESTIONS are as for evaluate.
     """
     options = load_settings(CalibrationOptions, "calibrate", flags, environment={})
-    from moa_shared.drafter.checkpoint.statistics import write_confidence
     from moa_shared.drafter.companion import cache_file
     from moa_shared.drafter.companion import write_confidence as write_learned
+    from moa_shared.drafter.shipped import write_confidence
     from moa_shared.drafting.estimates import Confidence
     from moa_shared.models.storage.cache import cache_root
 
     from moa_training.evaluation.calibrate import calibrate as measure
     from moa_training.evaluation.calibrate import format_gates
-    from moa_training.evaluation.loading import PREFIX
+    from moa_training.evaluation.evaluation import PREFIX
 
     if options.output is None and not checkpoint.startswith(PREFIX):
         raise ConfigError("--output is missing: where to write confidence.json.", hint="Put it beside the checkpoint.")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,11 +119,13 @@ def write_card(
     """Writes the model card next to a checkpoint, whole or not at all: what it was made from and how."""
     points = read_points(folder)
     agreement = sum(point["agreement"] for point in points[-10:]) / max(1, len(points[-10:]))
-    rows = "\n".join(f"| {name} | {value} |" for name, value in config.traits.form(config).items())
     memory_of = settings.drafter.memory_of
     if memory_of is not None:  # without folders of this machine
         named = Path(memory_of.parent.name if memory_of.suffix else memory_of.name)
-        settings = settings.model_copy(update={"drafter": settings.drafter.model_copy(update={"memory_of": named})})
+        settings = replace(settings, drafter=replace(settings.drafter, memory_of=named))
+    shown = {
+        name: value for name, value in settings.json_values().items() if name not in ("output", "shards", "start_from")
+    }
     text = f"""# Drafter for {files.target_id}
 
 {config.traits.about}, trained by moa. Licence: that of the target and of this package.
@@ -131,7 +134,6 @@ def write_card(
 | --- | --- |
 | target | {files.target_id}, fingerprint `{files.fingerprint[:16]}` |
 | draft vocabulary | {config.draft_vocab or config.vocab_size} of {config.vocab_size} tokens |
-{rows}
 | training text | {place["conversations"]:,} conversations ({", ".join(path.name for path in settings.shards)}) |
 | tokens seen | {place["tokens"]:,} in {place["step"]:,} updates, {place["epoch"] + 1} epoch(s) begun |
 | running time | {place["seconds"] / 60:.0f} minutes |
@@ -140,7 +142,7 @@ def write_card(
 Command: `moa-train fit CONFIG` with
 
 ```json
-{settings.model_dump_json(indent=1, exclude={"output", "shards", "start_from"})}
+{json.dumps(shown, indent=1)}
 ```
 
 ![learning curves]({PICTURE})
@@ -156,7 +158,6 @@ Command: `moa-train fit CONFIG` with
 
 
 def read_evaluation(path: Path) -> dict[str, Any]:
-    """The evaluation in a file; raises DataError if it holds none."""
     try:
         content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if not content["shapes"]:

@@ -1,84 +1,67 @@
-"""Settings of a training run, from a TOML or YAML file; every value is checked where it is read.
+"""Settings of a training run and options of the commands of `moa-train`: each with its default, limits and help.
 
-Defaults are what measured best on the default target at small budgets (docs/drafters.md); the authors' values are
-named next to them, to be set where wanted.
+Defaults of a run are what measured best on the default target at small budgets (docs/drafters.md); the authors' values
+are named next to them. Light: each --help needs this.
 """
 
-from __future__ import annotations
-
-import os
 import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, ClassVar, Literal
 
-import yaml
-from moa_shared.drafter.kinds import KINDS
 from moa_shared.errors import ConfigError, NotFoundError
-from moa_shared.programs.config import plain_words
-
-os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # looking for some takes a fifth of the import
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    NonNegativeFloat,
-    NonNegativeInt,
-    PositiveFloat,
-    PositiveInt,
-    ValidationError,
-    model_validator,
-)
+from moa_shared.programs.config import SettingsBase, read_table, setting
 
 # Raised with every change of a default, or of what a setting does, that makes the same file train another drafter.
 DEFAULTS_VERSION = 1
-Share = Annotated[float, Field(ge=0, le=1)]
-Decay = Annotated[float, Field(gt=0, le=1)]
-_TRAINED = tuple(name for name, kind in KINDS.items() if kind.objective)
+_MISTAKE = "It repeated what the authors' code does by mistake."
 _NOT_IDENTITY = {"output", "budget", "checkpoint_minutes", "report_steps", "threads", "shards", "start_from"}
 
 
-class TrainingSettings(BaseModel):
-    """Base of all settings: frozen, and unknown names are errors."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", str_strip_whitespace=False)
-
-
-class DrafterSettings(TrainingSettings):
+@dataclass(frozen=True, kw_only=True)
+class DrafterSettings(SettingsBase):
     """The drafter's network. Sizes left out are the target's own, which a warm start needs."""
 
-    kind: str = "moa"  # or another of KINDS, the baselines
-    own_layers: PositiveInt = 4  # of independent, a seventh of the default target's; of drafters of blocks: authors 5
-    # Which hidden states of the target are read, 0 its embeddings, e the output of its layer e - 1; of kinds that read
-    # states, and moa without lsa. Default of eagle3, as its authors: 2, the middle one, and the output of the fourth
-    # last; of drafters of blocks: five from 2 to there; of moa: none.
-    state_entries: tuple[int, ...] | None = None
-    eagle31: bool = False  # eagle3 with a norm of each state, fed back after the last norm (EAGLE-3.1)
-    block_size: int = Field(default=8, ge=2, le=64)  # rows of a block; authors: 16, and 8
-    mask_token: NonNegativeInt | None = None  # what blocks are filled with; default: the vocabulary's last token
-    eagle_noise: NonNegativeFloat = 0.2  # width of the noise on EAGLE-2's inputs; authors: 0.2
-    lsa: bool = True  # false: the memory is made from state_entries, or is the last hidden state (ablation)
-    ca: bool = True  # false: no cross-attention, of which the MLP is left, and no memory (ablation)
-    norms_near_zero: bool = False  # authors' mistake: norms start near 0 (cold starts)
-    unscaled_memory_rope: bool = False  # authors' mistake: CA and LSA lose rope scaling
-    reused_layers: NonNegativeInt = 0  # N, the target's last layers that the drafter runs too
-    draft_vocab: NonNegativeInt = 16384  # tokens that the drafter can propose; 0: all
-    sa_kv_heads: PositiveInt | None = None
-    sa_mlp: PositiveInt | None = None
-    ca_kv_heads: PositiveInt | None = None
-    ca_mlp: PositiveInt | None = None
-    lsa_heads: PositiveInt | None = None  # default: twice the target's KV heads, of its head dimension
-    lsa_kv_heads: PositiveInt | None = None
-    lsa_mlp: PositiveInt = 512  # of 384 * 4: the smallest that learned as fast
-    output_norm: bool = True  # a norm of its own before the head where N = 0; the authors have none
-    warm_start: bool = True  # start from the target's layers; the authors start at random
-    # A drafter whose memory rows this one is to read: its memory encoder is taken over and not trained.
-    memory_of: Path | None = None
+    RETIRED: ClassVar[Mapping[str, str]] = dict.fromkeys(("norms_near_zero", "unscaled_memory_rope"), _MISTAKE)
 
-    @model_validator(mode="after")
-    def _of_one_kind(self) -> DrafterSettings:
-        kind = KINDS.get(self.kind)
-        if kind is None or not kind.objective:
-            raise ValueError(f"drafter.kind is {self.kind}, expected one of {', '.join(_TRAINED)}")
+    kind: str = setting("moa", "Of the drafter: moa, or one of the others that are trained.")
+    # A seventh of the default target's.
+    own_layers: int = setting(4, "Of an independent drafter, or one of blocks; authors 5.", ge=1)
+    state_entries: tuple[int, ...] | None = setting(
+        None,
+        "Hidden states of the target that are read, 0 its embeddings, e the output of its layer e - 1; of kinds that "
+        "read states, and moa without lsa.",
+        shown="the authors'; of moa none",
+    )
+    eagle31: bool = setting(False, "EAGLE-3 with a norm of each state, fed back after the last norm (EAGLE-3.1).")
+    block_size: int = setting(8, "Rows of a block; authors 16, and 8.", ge=2, le=64)
+    mask_token: int | None = setting(None, "What blocks are filled with.", shown="the vocabulary's last token", ge=0)
+    eagle_noise: float = setting(0.2, "Width of the noise on EAGLE-2's inputs; authors 0.2.", ge=0)
+    lsa: bool = setting(True, "Off: the memory is made from state_entries, or is the last hidden state (ablation).")
+    ca: bool = setting(True, "Off: no cross-attention, of which the MLP is left, and no memory (ablation).")
+    reused_layers: int = setting(0, "N, the target's last layers that the drafter runs too.", ge=0)
+    draft_vocab: int = setting(16384, "How many tokens the drafter can propose; 0: all.", ge=0)
+    sa_kv_heads: int | None = setting(None, "Key/value heads of self-attention.", shown="the target's", ge=1)
+    sa_mlp: int | None = setting(None, "Width of its MLP.", shown="the target's", ge=1)
+    ca_kv_heads: int | None = setting(None, "Key/value heads of cross-attention.", shown="the target's", ge=1)
+    ca_mlp: int | None = setting(None, "Width of its MLP.", shown="the target's", ge=1)
+    lsa_heads: int | None = setting(None, "Heads of layer self-attention.", shown="twice the target's KV heads", ge=1)
+    lsa_kv_heads: int | None = setting(None, "Key/value heads of it.", shown="the target's", ge=1)
+    lsa_mlp: int = setting(512, "Width of its MLP; of 384 * 4 the smallest that learned as fast.", ge=1)
+    output_norm: bool = setting(True, "A norm of its own before the head where N = 0; the authors have none.")
+    warm_start: bool = setting(True, "Start from the target's layers; the authors start at random.")
+    memory_of: Path | None = setting(
+        None, "A drafter whose memory this one is to read: its memory encoder is taken over and not trained."
+    )
+
+    def check(self) -> None:
+        from moa_shared.drafter.kinds import KINDS
+
+        trained = [name for name, kind in KINDS.items() if kind.objective]
+        if self.kind not in trained:
+            raise ValueError(f"drafter.kind is {self.kind}, expected one of {', '.join(trained)}")
+        kind = KINDS[self.kind]
         asked = {
             "reused_layers": bool(self.reused_layers),
             "state_entries": self.state_entries is not None,
@@ -87,7 +70,7 @@ class DrafterSettings(TrainingSettings):
         }
         for option, is_asked in asked.items():
             if is_asked and option not in kind.takes:
-                takers = " and ".join(name for name in _TRAINED if option in KINDS[name].takes)
+                takers = " and ".join(name for name in trained if option in KINDS[name].takes)
                 said = "eagle31" if option == "normed_feedback" else option
                 raise ValueError(f"drafter.{said} is for {takers} drafters only, not for {self.kind}")
         if self.memory_of is not None and not kind.shares_memory:
@@ -96,106 +79,137 @@ class DrafterSettings(TrainingSettings):
             raise ValueError("drafter.state_entries is in place of layer self-attention: drafter.lsa must be false")
         if not self.ca and (self.memory_of is not None or self.state_entries is not None):
             raise ValueError("a drafter without ca reads no memory_of, no state_entries")
-        if self.norms_near_zero and self.warm_start:
-            raise ValueError("drafter.norms_near_zero needs drafter.warm_start = false")
-        return self
 
 
-class BlockSettings(TrainingSettings):
-    """How far beyond its memory the drafter predicts."""
-
-    shortest: int = Field(default=5, ge=2)  # authors: 6
-    longest: int = Field(default=12, ge=2)  # authors: 14; up to 40 for pipelined drafting on old memory
-    bounded: bool = True  # false: an answer is one block (ablation of the bound)
-    staircase: bool = True  # self-attention of early training sees only its own block
-    memory_dropout: Share = 0.1  # of rows with one block a conversation: memory of its start only
-    # Scheduled sampling: share of updates, from half time on, in which half of the tokens behind a block's beginning
-    # are the drafter's own choices; it learns what the target says after these.
-    own_text: Share = 0.0
-    prompts: bool = True  # blocks and losses in prompts too; authors: only in answers
-    depth_decay: Decay = 0.9  # weight of each further token of a block
-    anchors: PositiveInt = 128  # blocks drawn in a row of the batch; authors: 512, of up to 3,072 tokens
-
-    @model_validator(mode="after")
-    def _ordered(self) -> BlockSettings:
-        if self.own_text and not self.bounded:
-            raise ValueError("blocks.own_text needs blocks.bounded = true")
-        if self.longest < self.shortest:
-            raise ValueError(f"blocks.longest ({self.longest}) is below blocks.shortest ({self.shortest})")
-        return self
+@dataclass(frozen=True, kw_only=True)
+class BlockSettings(SettingsBase):
+    shortest: int = setting(5, "Of a block; authors 6.", ge=2)
+    longest: int = setting(12, "Of a block; authors 14, up to 40 for pipelined drafting on old memory.", ge=2)
+    bounded: bool = setting(True, "Off: an answer is one block (ablation).")
+    staircase: bool = setting(True, "Self-attention of early training sees only its own block.")
+    memory_dropout: float = setting(
+        0.1, "Share of rows with one block a conversation: memory of its start only.", ge=0, le=1
+    )
+    own_text: float = setting(
+        0.0,
+        "Scheduled sampling: share of updates, from half time on, in which half of the tokens behind a block's "
+        "beginning are the drafter's own choices.",
+        ge=0,
+        le=1,
+    )
+    prompts: bool = setting(True, "Blocks and losses in prompts too; authors only in answers.")
+    depth_decay: float = setting(0.9, "Weight of each further token of a block.", gt=0, le=1)
+    anchors: int = setting(128, "Blocks drawn in a row of the batch; authors 512, of up to 3,072 tokens.", ge=1)
 
 
-class LossSettings(TrainingSettings):
-    """Weights of the losses."""
+@dataclass(frozen=True, kw_only=True)
+class LossSettings(SettingsBase):
+    RETIRED: ClassVar[Mapping[str, str]] = {"inject_true_state": _MISTAKE}
 
-    cross_entropy: NonNegativeFloat = 1.0  # authors: 0.1, which learned more slowly on small budgets
-    feature: NonNegativeFloat = 1.0  # with N > 0 half of it goes to the state that enters the reused layers
-    count_starts: bool = False  # authors' mistake: block starts count as zero state error
-    inject_true_state: bool = False  # authors' form for N > 0
-    steps: PositiveInt = 7  # of eagle3's test in training; authors: 7, speculators: 3
-    step_decay: Decay = 0.8  # weight of each further step; authors: 0.8
-    guess_decay: PositiveFloat = 4.0  # guesses of a block until their weight is 1 / e; authors: 7, blocks of 8: 4
-
-
-class OptimiserSettings(TrainingSettings):
-    """The settings of AdamW."""
-
-    learning_rate: PositiveFloat = 1.5e-3  # authors: 6e-4
-    final_learning_rate: NonNegativeFloat = 3e-5
-    warmup_steps: NonNegativeInt = 50
-    schedule: Literal["cosine", "authors"] = "cosine"
-    beta1: float = Field(default=0.9, ge=0, lt=1)
-    beta2: float = Field(default=0.95, ge=0, lt=1)
-    clip: PositiveFloat = 1.0
-    batch_rows: PositiveInt = 2  # of one process; small batches learn faster on small budgets
-    row_tokens: int = Field(default=512, ge=16)
-    memory_gradient_share: Decay = 0.25  # tokens whose memory rows carry gradients; 0.25 takes half the time of 1
+    cross_entropy: float = setting(1.0, "Authors 0.1, which learned more slowly on small budgets.", ge=0)
+    feature: float = setting(1.0, "With N > 0 half of it goes to the state that enters the reused layers.", ge=0)
+    count_starts: bool = setting(False, "The authors' mistake: block starts count as zero state error.")
+    steps: int = setting(7, "Of EAGLE-3's test in training; authors 7, speculators 3.", ge=1)
+    step_decay: float = setting(0.8, "Weight of each further step; authors 0.8.", gt=0, le=1)
+    guess_decay: float = setting(4.0, "Guesses of a block until their weight is 1 / e; authors 7, of 8 rows 4.", gt=0)
 
 
-class BudgetSettings(TrainingSettings):
+@dataclass(frozen=True, kw_only=True)
+class OptimiserSettings(SettingsBase):
+    RETIRED: ClassVar[Mapping[str, str]] = {"schedule": "The rate falls by half a cosine."}
+
+    learning_rate: float = setting(1.5e-3, "Authors 6e-4.", gt=0)
+    final_learning_rate: float = setting(3e-5, "At the end.", ge=0)
+    warmup_steps: int = setting(50, "Until the full rate.", ge=0)
+    beta1: float = setting(0.9, "Of AdamW.", ge=0, lt=1)
+    beta2: float = setting(0.95, "Of AdamW.", ge=0, lt=1)
+    clip: float = setting(1.0, "The most that a gradient's norm may be.", gt=0)
+    batch_rows: int = setting(2, "Of one process; small batches learn faster on small budgets.", ge=1)
+    row_tokens: int = setting(512, "Tokens of a row.", ge=16)
+    memory_gradient_share: float = setting(
+        0.25, "Of tokens whose memory rows carry gradients; 0.25 takes half the time of 1.", gt=0, le=1
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class BudgetSettings(SettingsBase):
     """When training ends: at the first of these limits."""
 
-    tokens: PositiveInt
-    minutes: PositiveFloat | None = None  # of running time, all pieces together
+    tokens: int = setting(0, "Of training text.", shown="needed", ge=1)
+    minutes: float | None = setting(None, "Of running time, all pieces together.", shown="any number", gt=0)
 
 
-class FitSettings(TrainingSettings):
-    """The settings of a training run."""
+@dataclass(frozen=True, kw_only=True)
+class FitSettings(SettingsBase):
+    """A training run. Defaults are what measured best on the default target at small budgets (docs/drafters.md)."""
 
-    target: str = "default"
-    shards: tuple[Path, ...] = Field(min_length=1)  # files or folders of token shards
-    output: Path
-    start_from: Path | None = None  # continue from this drafter instead of fresh tensors
-    seed: int = 0
-    dtype: Literal["bf16", "float32"] = "bf16"
-    execution: Literal["torch", "int8"] = "torch"  # of the target: torch in `dtype`, or the kernels, faster on CPUs
-    threads: NonNegativeInt = 1  # of torch on a CPU; 0: its own choice
-    checkpoint_minutes: NonNegativeFloat = 3.0
-    report_steps: PositiveInt = 10
+    RETIRED: ClassVar[Mapping[str, str]] = {"cache": "Each epoch computes the target again."}
+
+    target: str = setting("default", "default, hub id, folder or .gguf.")
+    shards: tuple[Path, ...] = setting((), "Files or folders of token shards.", shown="needed")
+    output: Path = setting(Path(), "The folder of the run.", shown="needed")
+    start_from: Path | None = setting(None, "Continue from this drafter instead of fresh tensors.")
+    seed: int = setting(0, "Of what is drawn.")
+    dtype: Literal["bf16", "float32"] = setting("bf16", "Of the drafter in training.")
+    execution: Literal["torch", "int8"] = setting(
+        "torch", "Of the target: torch in `dtype`, or the kernels, faster on CPUs."
+    )
+    threads: int = setting(1, "Of torch on a CPU; 0: its choice.", ge=0)
+    checkpoint_minutes: float = setting(3.0, "Between checkpoints.", ge=0)
+    report_steps: int = setting(10, "Between points of the curves.", ge=1)
     drafter: DrafterSettings = DrafterSettings()
     blocks: BlockSettings = BlockSettings()
     losses: LossSettings = LossSettings()
     optimiser: OptimiserSettings = OptimiserSettings()
-    budget: BudgetSettings
+    budget: BudgetSettings = BudgetSettings()
 
-    @model_validator(mode="after")
-    def _own_text_of_moa(self) -> FitSettings:
-        if self.blocks.own_text and not KINDS[self.drafter.kind].shares_memory:
+    def check(self) -> None:
+        from moa_shared.drafter.kinds import KINDS
+
+        needed = {"shards": self.shards, "output": self.output != Path(), "budget.tokens": self.budget.tokens}
+        if missing := [name for name, given in needed.items() if not given]:
+            raise ValueError(f"{missing[0]} is missing")
+        self.drafter.check()
+        blocks = self.blocks
+        if blocks.own_text and not blocks.bounded:
+            raise ValueError("blocks.own_text needs blocks.bounded = true")
+        if blocks.longest < blocks.shortest:
+            raise ValueError(f"blocks.longest ({blocks.longest}) is below blocks.shortest ({blocks.shortest})")
+        if blocks.own_text and not KINDS[self.drafter.kind].shares_memory:
             raise ValueError(f"blocks.own_text is for drafters that share their memory, not for {self.drafter.kind}")
-        return self
+
+    def json_values(self) -> dict[str, Any]:
+        return super().json_values() | {name: getattr(self, name).json_values() for name in _TABLES}
 
     def identity(self) -> dict[str, Any]:
         """What a run must have in common with one that it resumes: the settings that differ from their defaults, and
         the version of the defaults. So a new setting that is off by default does not keep a run from its state.
         """
-        chosen = self.model_dump(mode="json", exclude=_NOT_IDENTITY, exclude_defaults=True)
-        return {"defaults": DEFAULTS_VERSION, **chosen}
+        chosen: dict[str, Any] = {"defaults": DEFAULTS_VERSION}
+        for name, usual in type(self)().json_values().items():
+            value = self.json_values()[name]
+            if name in _TABLES:
+                value, usual = {key: each for key, each in value.items() if each != usual[key]}, {}
+            if name not in _NOT_IDENTITY and value != usual:
+                chosen[name] = value
+        return chosen
 
 
-def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> FitSettings:
+_TABLES: Mapping[str, type[SettingsBase]] = {
+    "drafter": DrafterSettings,
+    "blocks": BlockSettings,
+    "losses": LossSettings,
+    "optimiser": OptimiserSettings,
+    "budget": BudgetSettings,
+}
+
+
+def load_fit_settings(path: Path) -> FitSettings:
     """Reads a configuration; relative paths in it are relative to its folder."""
     if not path.is_file():
         raise NotFoundError(f"There is no configuration {path}.", hint="Check the path; training/configs has examples.")
+    import yaml
+
     try:
         text = path.read_text(encoding="utf-8-sig")
         content = yaml.safe_load(text) if path.suffix in (".yaml", ".yml") else tomllib.loads(text)
@@ -203,25 +217,114 @@ def load_fit_settings(path: Path, overrides: dict[str, Any] | None = None) -> Fi
         raise ConfigError(f"The configuration {path} cannot be read: {error}.", hint="Correct that line.") from None
     if not isinstance(content, dict):
         raise ConfigError(f"The configuration {path} holds no settings.", hint="Write at least shards, output, budget.")
-    if "cache" in content:
-        raise ConfigError(
-            f"[cache] in {path} is not a setting any more. Each epoch computes the target again.",
-            hint="Leave it out: moa 0.2.0 was the last that had it.",
-        )
+    return fit_settings(content, path)
+
+
+def fit_settings(content: Mapping[str, Any], path: Path) -> FitSettings:
+    """The settings of a configuration's content."""
+    tables = {name: content.get(name, {}) for name in _TABLES}
+    if wrong := [name for name, table in tables.items() if not isinstance(table, dict)]:
+        raise ConfigError(f"{wrong[0]} in {path} is not a table.", hint="training/configs has examples.")
+    whole = read_table(FitSettings, "", {name: content[name] for name in content if name not in _TABLES}, path)
+    parts: dict[str, Any] = {name: read_table(cls, name, tables[name], path) for name, cls in _TABLES.items()}
+    settings = replace(whole, **parts)
     try:
-        settings = FitSettings.model_validate({**content, **(overrides or {})})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        name = ".".join(str(part) for part in first["loc"])
-        problem = "is not a setting" if first["type"] == "extra_forbidden" else plain_words(first["msg"])
-        given = f"{name} in {path} is {first['input']!r}"
-        if first["type"] in ("value_error", "missing"):  # the problem names the setting
-            given = f"In {path}" if first["type"] == "value_error" else f"{name} in {path}"
-        raise ConfigError(f"{given}: {problem}.", hint="training/configs has examples.") from None
-    folder, drafter = path.parent, settings.drafter
-    if drafter.memory_of is not None:
-        drafter = drafter.model_copy(update={"memory_of": folder / drafter.memory_of})
-    update = {"output": folder / settings.output, "shards": tuple(folder / shard for shard in settings.shards)}
-    if settings.start_from is not None:
-        update["start_from"] = folder / settings.start_from
-    return settings.model_copy(update=update | {"drafter": drafter})
+        settings.check()
+    except ValueError as error:
+        raise ConfigError(f"In {path}: {error}.", hint="training/configs has examples.") from None
+    return settings
+
+
+_RAY = "One process does the work of a machine: give each its own share (docs/drafters.md#on-several-machines)."
+Execution = Literal["int8", "float32", "bf16"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareOptions(SettingsBase):
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "ray": _RAY,
+        "workers": _RAY,
+        "part_answers": "Answers are kept after each --slots of them.",
+    }
+
+    target: str = setting("default", "default, hub id, folder or .gguf.")
+    max_tokens: int = setting(1024, "Where a row is cut.", ge=2)
+    rewrite: bool = setting(False, "The target writes its own answers; an existing shard is continued.")
+    prompt_tokens: int = setting(192, "Longer ones are left out.", ge=1)
+    answer_tokens: int = setting(224, "Where answers are cut.", ge=1)
+    sampled_share: float = setting(0.5, "Of answers; the rest is greedy.", ge=0, le=1)
+    temperature: float = setting(0.8, "Of sampled answers.", ge=0.01)
+    # 96 serve a CPU, several hundred a GPU
+    slots: int = setting(96, "Answers written, and kept, at once.", ge=1)
+    limit: int | None = setting(None, "The most answers written.", shown="any number", ge=1)
+    seed: int = setting(0, "Of what is drawn.")
+    threads: int = setting(1, "Of torch; 0: its choice.", ge=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluationOptions(SettingsBase):
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "ray": _RAY,
+        "workers": _RAY,
+        "more_nodes": "Evaluate once for each size of the tree.",
+        "copies": "moa-bench single measures drafts with copies, as they are served.",
+        "card": "The command prints its tables in Markdown.",
+    }
+
+    target: str = setting("default", "default, hub id, folder or .gguf.")
+    limit: int | None = setting(None, "Questions of each category.", shown="all", ge=1)
+    answer_tokens: int = setting(128, "Where the target's answers are cut.", ge=2)
+    prompt_tokens: int = setting(1024, "Longer ones are left out.", ge=1)
+    chain: int = setting(5, "Drafts of the chain.", ge=1)
+    nodes: int = setting(24, "Of the tree.", ge=1)
+    depth: int = setting(5, "Of the tree.", ge=1)
+    breadth: int = setting(6, "Of the tree.", ge=1)
+    standalone: int = setting(96, "Standalone tokens after each cut; 0: none.", ge=0)
+    unguarded: bool = setting(False, "Allow repeated 6-grams in standalone text (the client forbids them).")
+    # a result needs a whole answer, so this is the most expensive measure
+    task_tokens: int = setting(
+        0, "Check results of answers cut and continued to so many tokens; GSM8K needs 320.", shown="not checked", ge=0
+    )
+    execution: Execution = setting("int8", "The arithmetic of the target, as of moa-server.")
+    drafter_weights: Literal["int8", "int4", "float32"] = setting(
+        "int8", "Of both halves of the drafter: as devices compute, or a reference."
+    )
+    temperature: str = setting(
+        "0", "Of the target's answers; own: all settings that the model's files name.", "T|own", shown="0: greedy"
+    )
+    threads: int = setting(1, "Of torch; 0: its choice.", ge=0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CalibrationOptions(SettingsBase):
+    output: Path | None = setting(
+        None, "confidence.json.", "FILE", shown="none; of a companion a file of the cache, where this machine finds it"
+    )
+    target: str = setting("default", "default, hub id, folder or .gguf.")
+    limit: int | None = setting(None, "Questions of each category.", shown="all", ge=1)
+    answer_tokens: int = setting(128, "Where the target's answers are cut.", ge=2)
+    execution: Execution = setting("int8", "The arithmetic of the target, as of moa-server.")
+    temperature: str = setting(
+        "own",
+        "Of the target's answers, 0: greedy; own: all settings that the model's files name.",
+        "T|own",
+    )
+    thin: bool = setting(False, "With the few memory rows that a device gets while it drafts nothing.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NgramOptions(SettingsBase):
+    target: str = setting("default", "default, hub id, folder or .gguf.")
+    least_count: int = setting(4, "Of a context, to be kept.", ge=1)
+    least_chance: float = setting(0.1, "Of a token, to be kept.", ge=0.01, le=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(SettingsBase):
+    RETIRED: ClassVar[Mapping[str, str]] = {"share_picture": "--picture draws it."}
+
+    picture: Path | None = setting(
+        None, "Standalone quality by the share of the answer that the server gave, as a PNG.", "FILE", shown="none"
+    )
+    forward_ms: float = setting(49.0, "Of a target forward.", ge=0.001)
+    node_ms: float = setting(0.85, "Of each draft node in it.", ge=0)

@@ -10,9 +10,8 @@ from typing import Any
 from moa_shared.drafter.shipped import DEEP_DRAFTER, DEFAULT_DRAFTER
 from moa_shared.programs.progress import make_progress
 from moa_training.evaluation.evaluation import evaluate
-from moa_training.options import EvaluationOptions
 from moa_training.report import task_table, text_table
-from moa_training.settings import EvaluationOptions, Execution
+from moa_training.settings import EvaluationOptions
 
 from moa_bench.machine import on_cores
 from moa_bench.registry import AloneEffort

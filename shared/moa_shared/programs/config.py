@@ -67,7 +67,7 @@ def _read(kind: Any, value: object) -> object:
         raise ValueError(f"expected {', '.join(others)} or {last}" if others else f"expected {last}")
     if get_origin(kind) is tuple:
         if not isinstance(value, tuple | list):
-            raise ValueError("expected a list of texts")
+            raise ValueError("expected a list")
         return tuple(_read(get_args(kind)[0], part) for part in value)
     read, expected = _READERS[kind]
     if (result := read(value)) is None:
@@ -125,10 +125,7 @@ class SettingsBase:
         return {name: getattr(self, name) for name in settings_of(type(self))}
 
     def json_values(self) -> dict[str, Any]:
-        return {
-            name: str(value) if isinstance(value, Path) else list(value) if isinstance(value, tuple) else value
-            for name, value in self.values().items()
-        }
+        return {name: _plain(value) for name, value in self.values().items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +165,8 @@ class Setting:
         result = read_value(self.kind, value, self.limits)
         if self.check is not None:
             self.check(result)
+        if isinstance(result, tuple):
+            return tuple(_absolute(each, folder) if isinstance(each, Path) else each for each in result)
         if isinstance(result, Path):
             return _absolute(result, folder)
         if self.may_be_path and isinstance(result, str) and result.strip() and result not in self.words:
@@ -249,6 +248,13 @@ def load_settings(cls: type[Settings], *arguments: Any, **named: Any) -> Setting
     return load_settings_and_origins(cls, *arguments, **named)[0]
 
 
+def read_table(cls: type[Settings], section: str, table: Mapping[str, Any], path: Path) -> Settings:
+    """The settings of one table of a file, which is read already; section "": of what stands above all tables."""
+    known, place = settings_of(cls), f"[{section}] of {path}" if section else str(path)
+    origins = {name: SettingOrigin("file", str(path), f"{name} in {place}") for name in table}
+    return cls(**{name: _read_given(cls, known, name, value, origins[name]) for name, value in table.items()})
+
+
 def _read_given(
     cls: type[SettingsBase], known: Mapping[str, Setting], name: str, value: object, origin: SettingOrigin
 ) -> object:
@@ -265,6 +271,12 @@ def _read_given(
     except ValueError as error:
         given = str(value) if isinstance(value, Path) else value
         raise ConfigError(f"{where} is {given!r}: {error}.") from None
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _absolute(path: Path, folder: Path) -> Path:

@@ -21,16 +21,12 @@ _LEVEL = 12  # 1.2 bytes a token at 50 MB/s; higher levels gain less than 3 %
 
 @dataclass(frozen=True, slots=True)
 class ShardHeader:
-    """What a shard's tokens belong to."""
-
     tokenizer_hash: str  # of moa_shared.models.ModelFiles
     target_fingerprint: str = ""  # of the target that wrote the answers; empty for other text
 
 
 @dataclass(frozen=True, slots=True)
 class TokenRow:
-    """One conversation as tokens."""
-
     ids: Sequence[int]  # all of its tokens
     answers: Sequence[tuple[int, int]]  # (start, stop) of each answer among them
     source: str = ""  # where the prompt comes from
@@ -111,7 +107,6 @@ def _cut_torn_frame(path: Path) -> None:
 
 
 def check_header(path: Path, tokenizer_hash: str) -> ShardHeader:
-    """Reads a shard's header."""
     first = next(read_lines(path), "")
     try:
         content: Any = json.loads(first)
@@ -130,7 +125,6 @@ def check_header(path: Path, tokenizer_hash: str) -> ShardHeader:
 
 
 def read_shard(path: Path, tokenizer_hash: str, vocab_size: int) -> Iterator[TokenRow]:
-    """Rows of a shard."""
     check_header(path, tokenizer_hash)
     for number, line in enumerate(read_lines(path)):
         if number == 0:

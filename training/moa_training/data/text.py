@@ -30,8 +30,6 @@ _FLUSH_ROWS = 512  # about 100 kB of compressed text a frame
 
 @dataclass(frozen=True, slots=True)
 class TrainingConversation:
-    """A conversation in words."""
-
     messages: tuple[dict[str, str], ...]  # alternating user and assistant, perhaps after a system prompt
     source: str
     key: str  # identifies it within its file

@@ -20,11 +20,10 @@ from moa_shared.programs.progress import Progress
 from moa_shared.protocol.messages import THIN
 
 from moa_training.data.text import read_questions
-from moa_training.evaluation.evaluation import answered
-from moa_training.evaluation.loading import companion_named, load_subject
+from moa_training.evaluation.evaluation import answered, companion_named, load_subject
 from moa_training.evaluation.standalone import shown_tokens
 from moa_training.evaluation.subjects import StandaloneRun, WritingLimit
-from moa_training.options import CalibrationOptions
+from moa_training.settings import CalibrationOptions
 
 EVERY = 8  # tokens of an answer from one cut to the next
 LENGTH = 48  # tokens of a run: three times what is mostly shown of a companion that is the target in another format
@@ -45,8 +44,6 @@ class Gated:
 
 @dataclass(frozen=True, slots=True)
 class Calibrated:
-    """A drafter's confidence, and what gating by it brings."""
-
     confidence: Confidence | LearnedConfidence
     fingerprint: str  # of the checkpoint, or of the companion
     target: str  # the target's
@@ -56,7 +53,6 @@ class Calibrated:
 
 
 def calibrate(name: str, questions_path: Path, options: CalibrationOptions, progress: Progress) -> Calibrated:
-    """Measures a checkpoint, or a companion, on questions whose answers it has not seen."""
     set_threads(1)
     files = resolve(options.target, progress=progress)
     sampling = asked_sampling(options.temperature, files)
@@ -115,7 +111,6 @@ def gated(runs: Sequence[StandaloneRun], confidence: Confidence | LearnedConfide
 
 
 def format_gates(gates: Sequence[Gated]) -> str:
-    """As a table for people."""
     lines = ["shown while the chance is  tokens a cut  middle cut  kept  right tokens a cut"]
     lines += [
         f"{each.threshold:25.2f}  {each.shown:12.2f}  {each.median_shown:10.1f}  {each.kept:4.2f}  {each.useful:18.2f}"

@@ -14,11 +14,15 @@ from typing import Any
 
 import torch
 from moa_kernels import set_threads
+from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.companion import confidence_beside, find_companion, load_companion
+from moa_shared.drafter.published import find_drafter
+from moa_shared.drafter.shipped import SHIPPED_DRAFTERS, confidence_for, require_shipped_drafter
 from moa_shared.drafting.dynamic_tree import TreeShape
 from moa_shared.drafting.estimates import Confidence, LearnedConfidence, TokenConfidence
-from moa_shared.errors import DataError
-from moa_shared.models import ModelFiles, load_tokenizer, resolve
-from moa_shared.models.files import asked_sampling
+from moa_shared.errors import ConfigError, DataError, MismatchError
+from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
+from moa_shared.models.files import asked_sampling, end_of_text
 from moa_shared.models.storage.cache import cache_root
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
@@ -26,11 +30,81 @@ from moa_shared.sampling.settings import Sampling
 from pydantic import TypeAdapter
 
 from moa_training.data.text import TaskQuestion, read_questions
-from moa_training.evaluation.loading import LOOKUP, NONE, load_subject, stop_tokens
 from moa_training.evaluation.standalone import StandaloneQuality, TaskAccuracy, standalone_quality, task_accuracy
-from moa_training.evaluation.subjects import Acceptance, DraftShape, Subject, WritingLimit
-from moa_training.options import EvaluationOptions
-from moa_training.teacher.target_reader import TOGETHER, sampling_for
+from moa_training.evaluation.subjects import (
+    Acceptance,
+    CompanionSubject,
+    DrafterSubject,
+    DraftShape,
+    LookupSubject,
+    Subject,
+    WritingLimit,
+)
+from moa_training.settings import EvaluationOptions
+from moa_training.teacher.target_reader import TOGETHER, load_reader, sampling_for
+
+LOOKUP, NONE = "lookup", "none"  # prompt look-up and plain steps, which need no file
+PREFIX = "companion:"  # in place of a checkpoint's name
+
+
+def load_fitting_checkpoint(path: Path, files: ModelFiles) -> Checkpoint:
+    checkpoint = load_checkpoint(path)
+    made_for = checkpoint.config.target_fingerprint
+    if made_for and made_for != files.fingerprint:
+        raise MismatchError(
+            f"The drafter {path} was made for another target ({made_for[:12]}, this one is {files.fingerprint[:12]}).",
+            hint="Name its target with --target.",
+        )
+    return checkpoint
+
+
+def companion_named(name: str, progress: Progress) -> ModelFiles | None:
+    """The companion that `companion:SPEC` means; None: it is another kind of subject."""
+    return find_companion(name.removeprefix(PREFIX), progress=progress) if name.startswith(PREFIX) else None
+
+
+def stop_tokens(files: ModelFiles) -> set[int]:
+    return set(end_of_text(files, load_tokenizer(files).eos_token_id))
+
+
+def load_subject(
+    name: str,
+    files: ModelFiles,
+    execution: str,
+    sampling: Sampling,
+    progress: Progress,
+    *,
+    weights: str = "int8",
+    guarded: bool = True,
+) -> Subject:
+    """A checkpoint or companion with the target `files`, prompt look-up, or plain steps."""
+    stop_ids, companion = stop_tokens(files), companion_named(name, progress)
+    if name in (LOOKUP, NONE):
+        return LookupSubject(load_reader(files, 0, execution, progress), stop_ids)
+    if companion is not None:
+        if weights == "int4":
+            raise ConfigError(
+                f"A companion's weights are as its file has them, not {weights}.", hint="Give another file of it."
+            )
+        loaded = load_companion(companion, files, progress=progress, weights=weights)
+        reader = load_reader(files, 0, execution, progress)
+        subject: DrafterSubject = CompanionSubject(loaded, reader, stop_ids, sampling)
+        subject.confidence = confidence_beside(companion, files, cache_root())
+        return subject
+    if name in SHIPPED_DRAFTERS:
+        hint = "Train one with moa-train fit."
+        path = require_shipped_drafter(files.fingerprint, files.target_id, name, hint=hint)
+    else:
+        path = find_drafter(name, files)
+    checkpoint = load_fitting_checkpoint(path, files)
+    config = checkpoint.config
+    reader = load_reader(files, config.reused_layers, execution, progress, config.state_entries)
+    subject = DrafterSubject(
+        checkpoint, reader, WeightReader(files), weights, stop_ids, guarded=guarded, sampling=sampling
+    )
+    subject.confidence = confidence_for(checkpoint.fingerprint, path)
+    return subject
+
 
 CUTS = (8, 32, 64)  # tokens of an answer
 SHARES = tuple(f"{tenth / 10:.1f}" for tenth in range(10))  # of an answer
@@ -39,8 +113,6 @@ _NO_BASIS = ("target", "limit", "prompt_tokens", "threads")  # which no question
 
 @dataclass(slots=True)
 class QuestionMeasures:
-    """What was measured of one question."""
-
     category: str
     acceptance: dict[str, Acceptance]  # by the name of a draft's shape
     # by the number of answer tokens before the cut; answers that are shorter have none
@@ -97,7 +169,6 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
 
 
 def _said_of(confidence: TokenConfidence | None) -> object:
-    """What a confidence says, as JSON."""
     if isinstance(confidence, LearnedConfidence):
         return [confidence.shift, confidence.evidence]
     curves = confidence.curves if isinstance(confidence, Confidence) else {}
@@ -117,8 +188,6 @@ def answered(
 
 
 class Measuring:
-    """Measures questions."""
-
     def __init__(
         self, subject: Subject, name: str, files: ModelFiles, options: EvaluationOptions, sampling: Sampling
     ) -> None:
@@ -132,7 +201,6 @@ class Measuring:
             self._shapes = [DraftShape(options.chain), DraftShape(options.nodes, tree)]
 
     def measure(self, questions: Sequence[TaskQuestion]) -> list[QuestionMeasures]:
-        """All measures of each question."""
         options = self._options
         checked = [question for question in questions if question.result is not None and options.task_tokens]
         whole = iter(self._answered(checked, options.task_tokens) if self._writes else ())
@@ -174,7 +242,6 @@ class Measuring:
         ]
 
     def _check_result(self, question: TaskQuestion, answer: Sequence[int]) -> dict[str, TaskAccuracy]:
-        """Task accuracy after each share of the answer."""
         expected = question.result
         if expected is None:
             return {}
@@ -193,7 +260,6 @@ def cut_at(share: str, whole: int) -> int:
 
 
 def added_up(measured: Sequence[QuestionMeasures], writes: bool) -> dict[str, Any]:
-    """The measures of questions, in order, all together."""
     shapes: dict[str, dict[str, Any]] = {}
     for name in measured[0].acceptance:
         total, categories = Acceptance(), dict[str, Acceptance]()
@@ -230,7 +296,6 @@ def added_up(measured: Sequence[QuestionMeasures], writes: bool) -> dict[str, An
 
 
 def _merged(parts: Iterable[StandaloneQuality]) -> StandaloneQuality:
-    """The cuts of all parts together."""
     total = StandaloneQuality()
     for part in parts:
         total.merge(part)

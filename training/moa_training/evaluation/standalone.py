@@ -152,22 +152,16 @@ class TaskAccuracy:
 
     The target's own are counted too: where it is never right, the drafter's accuracy says nothing. So are those of the
     cut answer as it is, which is all that somebody without a drafter has.
-
-    Attributes:
-        right: the cut answer, continued by the drafter, gives the reference's result. target_right: the target's does.
-        same_result: both give the same, right or wrong.
-        served_right, served_same_result: the same of the cut answer as it is.
-        ended: the drafter ended the answer itself. target_ended: the target did, before the limit.
     """
 
     questions: int = 0
-    right: int = 0
+    right: int = 0  # the cut answer, continued by the drafter, gives the reference's result
     target_right: int = 0
-    same_result: int = 0
-    served_right: int = 0
+    same_result: int = 0  # the target's, right or wrong
+    served_right: int = 0  # of the cut answer as it is
     served_same_result: int = 0
-    ended: int = 0
-    target_ended: int = 0
+    ended: int = 0  # the drafter ended the answer itself
+    target_ended: int = 0  # before the limit
 
     def merge(self, other: TaskAccuracy) -> None:
         for count in fields(self):

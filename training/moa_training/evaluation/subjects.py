@@ -15,7 +15,7 @@ from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafter.companion import Companion
 from moa_shared.drafting.base import ConversationDrafter, Drafter
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
@@ -115,13 +115,10 @@ class StandaloneRun:
 
 @dataclass(frozen=True, slots=True)
 class WritingLimit:
-    """How much is written after a cut."""
-
     after: int  # tokens after it at most
     whole: int | None = None  # tokens of the answer at most, with those before the cut; None: any number
 
     def left(self, cut: int) -> int:
-        """Tokens that may be written after a cut."""
         return self.after if self.whole is None else max(0, min(self.after, self.whole - cut))
 
 
@@ -226,7 +223,6 @@ class DrafterSubject(_Subject):
         return runs
 
     def _read(self, ids: Sequence[int]) -> tuple[Rows, Rows | None]:
-        """Memory rows of a text, and the state that enters the first reused layer."""
         read = self.reader.read(ids)
         source = read.last_hidden if self.reads_last_hidden else read.kv
         if read.entries is not None:
@@ -277,7 +273,6 @@ class CompanionSubject(DrafterSubject):
         self._guarded = self._copies = False
 
     def _read(self, ids: Sequence[int]) -> tuple[Rows, None]:
-        """Nothing: a companion needs no rows of the target."""
         return np.empty((len(ids), 0), np.float32), None
 
 

@@ -16,8 +16,7 @@ from typing import Any
 import numpy.typing as npt
 import torch
 from moa_shared.bfloat16 import round_to_bfloat16
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, load_checkpoint, save_checkpoint
-from moa_shared.drafter.checkpoint.shipped import DRAFTER_FILE, checkpoint_path
+from moa_shared.drafter.checkpoint import DRAFTER_FILE, Checkpoint, load_checkpoint, save_checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
 from moa_shared.errors import ConfigError, MismatchError
@@ -43,8 +42,6 @@ _SAME_TO_READ_MEMORY = ("ca_kv_heads", "lsa", "lsa_heads", "lsa_kv_heads", "lsa_
 
 
 class TrainingRun:
-    """One training run."""
-
     def __init__(self, settings: FitSettings, progress: Progress) -> None:
         from accelerate import Accelerator
 
@@ -154,7 +151,6 @@ class TrainingRun:
         return self.objective.losses(self.module, Update(batch, self.teacher.run_packed(batch), spent, generator))
 
     def _write_point(self, sums: dict[str, float]) -> None:
-        """Writes the means since the last point down."""
         count = sums.pop("count")
         means = {name: value / count for name, value in sums.items()}
         sums.clear()
@@ -186,7 +182,6 @@ class TrainingRun:
     # ------------------------------------------------------------ the beginning
 
     def _batches(self, share: RowShare) -> BatchStream:
-        """The batches of one process."""
         settings, optimiser = self.settings, self.settings.optimiser
         return BatchStream(
             self.rows, batch_rows=optimiser.batch_rows, row_tokens=optimiser.row_tokens, seed=settings.seed, share=share
@@ -210,11 +205,8 @@ class TrainingRun:
             if config.draft_vocab:
                 draft_ids, covered = choose_draft_ids(self.rows, config.draft_vocab, config.vocab_size)
                 self.progress.note(f"The draft vocabulary covers {100 * covered:.1f} % of the answers' tokens.")
-            wanted = settings.drafter
-            tensors = starting_tensors(
-                config, self.teacher, draft_ids, settings.seed,
-                warm=wanted.warm_start, norms_near_zero=wanted.norms_near_zero,
-            )  # fmt: skip
+            warm = settings.drafter.warm_start
+            tensors = starting_tensors(config, self.teacher, draft_ids, settings.seed, warm=warm)
         if settings.drafter.memory_of is not None:
             words = ", whose memory is to be read,"
             other = self._similar(settings.drafter.memory_of, config, _SAME_TO_READ_MEMORY, words)
@@ -224,7 +216,7 @@ class TrainingRun:
 
     def _similar(self, path: Path, config: DrafterConfig, names: tuple[str, ...], words: str = "") -> Checkpoint:
         """Another drafter, whose named values must be this one's."""
-        other = load_checkpoint(checkpoint_path(path))
+        other = load_checkpoint(path / DRAFTER_FILE if path.is_dir() else path)
         if other.config.target_fingerprint != self.files.fingerprint:
             raise MismatchError(
                 f"The drafter {path} was made for another target "
@@ -275,7 +267,7 @@ class TrainingRun:
     def _identity(self) -> str:
         optimiser = self.settings.optimiser
         rows = self.processes.share.total(optimiser.batch_rows)  # of an update; it does not matter who computes them
-        whole = self.settings.model_copy(update={"optimiser": optimiser.model_copy(update={"batch_rows": rows})})
+        whole = replace(self.settings, optimiser=replace(optimiser, batch_rows=rows))
         sizes = [len(self.rows), sum(len(row.ids) for row in self.rows), 1]
         content = json.dumps([whole.identity(), sizes, self.files.fingerprint], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()

@@ -7,15 +7,16 @@ Pure but for the progress; the same rows give the same table.
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
-from moa_shared.drafter.checkpoint.statistics import NgramArrays
+import numpy.typing as npt
 from moa_shared.drafting.estimates import ReliabilityCounts, ReliabilityCurve
 from moa_shared.drafting.guesses import CHANCE_STEPS, LONGEST_CONTEXT, NO_TOKEN
 from moa_shared.errors import DataError
 
 from moa_training.data.shards import TokenRow
-from moa_training.options import NgramOptions
+from moa_training.settings import NgramOptions
 
 Context = tuple[int, ...]
 MOST_TOKENS = 4  # of a context
@@ -71,8 +72,8 @@ class NgramCounts:
         return ranked[:MOST_TOKENS]
 
 
-def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> NgramArrays:
-    """The table of some text."""
+def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> dict[str, npt.NDArray[Any]]:
+    """The arguments of an `NgramTable` of some text."""
     curve = _correction(rows, options)
     counts = NgramCounts(rows, options)
     contexts: list[Context] = []
@@ -90,12 +91,12 @@ def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> NgramArrays
         )
     filled = [(NO_TOKEN,) * (LONGEST_CONTEXT - len(context)) + context for context in contexts]
     chances = [max(1, round(chance * CHANCE_STEPS)) for likely in kept for chance, _ in likely]
-    return NgramArrays(
-        np.array(filled, np.int32),
-        np.array([len(likely) for likely in kept], np.uint8),
-        np.array([token for likely in kept for _, token in likely], np.int32),
-        np.array(chances, np.uint8),
-    )
+    return {
+        "contexts": np.array(filled, np.int32),
+        "counts": np.array([len(likely) for likely in kept], np.uint8),
+        "tokens": np.array([token for likely in kept for _, token in likely], np.int32),
+        "chances": np.array(chances, np.uint8),
+    }
 
 
 def _correction(rows: Sequence[TokenRow], options: NgramOptions) -> ReliabilityCurve:

@@ -29,8 +29,6 @@ _KEY = "moa_run"
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How far a run has come."""
-
     identity: str  # hash of the settings and data that the run was begun with
     step: int = 0  # updates done
     epoch: int = 0  # of the next batch
@@ -95,15 +93,10 @@ _MOMENTS = ("exp_avg", "exp_avg_sq")
 def learning_rate(settings: OptimiserSettings, step: int, progress: float) -> float:
     """Learning rate at update `step` (from 0), with `progress` (0 to 1) of the budget spent.
 
-    cosine: linear warm-up, then half a cosine to the final rate. authors: linear warm-up, then linear to the final rate
-    over one fortieth of the run (one of their 40 epochs), then constant (REFERENCE of the published code).
+    Linear warm-up, then half a cosine to the final rate.
     """
     warm = min(1.0, (step + 1) / settings.warmup_steps) if settings.warmup_steps else 1.0
-    progress = min(1.0, max(0.0, progress))
-    if settings.schedule == "authors":
-        share = max(0.0, 1.0 - 40.0 * progress)
-    else:
-        share = 0.5 * (1.0 + math.cos(math.pi * progress))
+    share = 0.5 * (1.0 + math.cos(math.pi * min(1.0, max(0.0, progress))))
     low = settings.final_learning_rate
     return warm * (low + (settings.learning_rate - low) * share)
 
@@ -137,7 +130,6 @@ class MasterWeights:
         return norm
 
     def state(self) -> dict[str, torch.Tensor]:
-        """Everything that a resumed run needs, by name."""
         tensors = {f"master.{name}": master for name, master in self.masters.items()}
         for name, master in self.masters.items():
             held = self._adam.state.get(master, {})

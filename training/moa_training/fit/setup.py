@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from moa_shared.drafter.checkpoint.checkpoint import fresh_tensors
+from moa_shared.drafter.checkpoint import fresh_tensors
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import EACH
-from moa_shared.drafter.kinds.layout import OWN_HEAD
+from moa_shared.drafter.kinds.layout import OWN_HEAD, target_sizes
 from moa_shared.errors import CheckpointError, ConfigError
 from moa_shared.models import ModelFiles, load_config
 from moa_shared.models.network.families import EARLIEST, FAMILIES
@@ -22,10 +22,9 @@ from moa_shared.models.network.plan import layer_kinds, with_defaults
 from moa_shared.models.storage.gguf_keys import SLIDING
 
 from moa_training.data.shards import TokenRow
-from moa_training.objective.blocks_at_once import BlocksObjective
-from moa_training.objective.eagle3 import StepsObjective
 from moa_training.objective.moa import MemoryObjective
 from moa_training.objective.objective import Objective, PositionsObjective
+from moa_training.objective.states import BlocksObjective, StepsObjective
 from moa_training.settings import DrafterSettings, FitSettings
 from moa_training.teacher.teacher import Teacher
 
@@ -53,19 +52,14 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
         )
     target: Any = load_config(files)
     wanted = settings.drafter
-    heads, kv_heads = target.num_attention_heads, target.num_key_value_heads
+    kv_heads = target.num_key_value_heads
     lsa_heads = wanted.lsa_heads or 2 * kv_heads
     kind = KINDS[wanted.kind]
     mask_token = target.vocab_size - 1 if wanted.mask_token is None else wanted.mask_token
     has_blocks = "block_size" in kind.takes
     try:
         return DrafterConfig(
-            vocab_size=target.vocab_size,
-            hidden_size=target.hidden_size,
-            target_layers=target.num_hidden_layers,
-            target_heads=heads,
-            target_kv_heads=kv_heads,
-            target_head_dim=getattr(target, "head_dim", None) or target.hidden_size // heads,
+            **target_sizes(files.config),
             sa_kv_heads=wanted.sa_kv_heads or kv_heads,
             sa_mlp=wanted.sa_mlp or target.intermediate_size,
             ca_kv_heads=wanted.ca_kv_heads or kv_heads,
@@ -78,7 +72,6 @@ def drafter_config(settings: FitSettings, files: ModelFiles) -> DrafterConfig:
             reused_layers=wanted.reused_layers,
             draft_vocab=min(wanted.draft_vocab, target.vocab_size),
             output_norm=wanted.output_norm and wanted.reused_layers == 0 and not kind.reads_states,
-            unscaled_memory_rope=wanted.unscaled_memory_rope,
             kind=wanted.kind,
             own_layers=wanted.own_layers if kind.has_many_layers else 1,
             lsa=wanted.lsa and wanted.ca,
@@ -129,17 +122,11 @@ def choose_draft_ids(rows: Sequence[TokenRow], size: int, vocab_size: int) -> tu
 
 
 def starting_tensors(
-    config: DrafterConfig,
-    teacher: Teacher,
-    draft_ids: torch.Tensor | None,
-    seed: int,
-    *,
-    warm: bool,
-    norms_near_zero: bool = False,
+    config: DrafterConfig, teacher: Teacher, draft_ids: torch.Tensor | None, seed: int, *, warm: bool
 ) -> dict[str, torch.Tensor]:
     """Tensors by the checkpoint's names, float32."""
     ids = None if draft_ids is None else draft_ids.numpy()
-    fresh = fresh_tensors(config, seed, ids, norms_near_zero=norms_near_zero)
+    fresh = fresh_tensors(config, seed, ids)
     tensors = {name: torch.from_numpy(value) for name, value in fresh.items()}
     if not warm:
         return tensors

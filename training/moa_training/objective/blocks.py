@@ -16,8 +16,6 @@ from moa_training.settings import BlockSettings
 
 @dataclass(frozen=True, slots=True)
 class Blocks:
-    """Where blocks start, and what may be seen."""
-
     start: torch.Tensor  # [batch, length], s(i)
     self_visible: torch.Tensor  # [batch, length, length] bool, self-attention
     memory_visible: torch.Tensor  # [batch, length, length] bool, cross-attention over memory rows
@@ -52,14 +50,11 @@ class Blocks:
 def draw_blocks(
     batch: PackedBatch, settings: BlockSettings, spent: float, generator: torch.Generator, share: RowShare = WHOLE
 ) -> tuple[Blocks, torch.Tensor]:
-    """Draws block lengths (one a row), staircase rows and memory dropout.
+    """Draws block lengths (one a row), staircase rows and memory dropout; the blocks, and each position's weight.
 
     A conversation's first token always starts a block, so no block reaches into another conversation. Block starts
-    carry no weight: there the drafter has the token's own memory and never drafts.
-    The share of rows that use the staircase falls from 1 to 0 at half time.
-
-    Returns:
-        The blocks, and the weight of each position, [rows, length].
+    carry no weight: there the drafter has the token's own memory and never drafts. The share of rows that use the
+    staircase falls from 1 to 0 at half time.
     """
     rows, device = share.total(len(batch.ids)), batch.ids.device
     every = share.own(torch.randint(settings.shortest, settings.longest + 1, (rows,), generator=generator))

@@ -36,8 +36,6 @@ TOGETHER = 8  # questions that are asked in one batch, always the same: on level
 
 @dataclass(frozen=True, slots=True)
 class TargetReading:
-    """What a target computes for a text, float32."""
-
     kv: Rows  # [tokens, layers, 2 * kv heads * head_dim], interleaved by KV head; no layers where `entries` are read
     last_hidden: Rows  # [tokens, hidden size], after the final norm
     state: Rows | None  # [tokens, hidden size] entering the first reused layer; None where none are reused
@@ -99,8 +97,6 @@ def load_reader(
 
 
 class TorchReader(TargetReader):
-    """The target in torch."""
-
     def __init__(self, teacher: Teacher, level: str) -> None:
         self.level, self.reused_layers = level, teacher.reused_layers
         self._teacher = teacher
@@ -130,8 +126,6 @@ class TorchReader(TargetReader):
 
 
 class KernelReader(TargetReader):
-    """The target on the kernels."""
-
     level = INT8
 
     def __init__(self, network: Network, reused_layers: int, entries: Sequence[int] = ()) -> None:

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import numpy as np
 from moa_kernels import KernelError
 from moa_kernels.bindings import LANES
-from moa_kernels.transformer.experts import MOST_EXPERTS
+from moa_kernels.transformer.layer import MOST_EXPERTS
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.families import EARLIEST, FAMILIES, Family

@@ -19,9 +19,6 @@ from moa_client.device.drafter_catalog import (
 )
 from moa_client.device.sources import Sources
 from moa_client.settings import ClientSettings
-from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
-from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.estimates import Agreement
 
 ONLINE = pb.Drafter(name="online", fingerprint=b"o" * 32, tokens_a_forward=2.4)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafter.layers.state import DraftNodes
+from moa_shared.drafter.kinds.state import DraftNodes
 from moa_shared.drafting.dynamic_tree import draft_chain
 from moa_shared.drafting.estimates import TokenOrigin
 from moa_shared.drafting.growing import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape

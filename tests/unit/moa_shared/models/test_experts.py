@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from moa_kernels import QuantisedMatrix
-from moa_kernels.formats import MXFP4
+from moa_kernels.bindings import MXFP4
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, resolve

@@ -134,7 +134,7 @@ def test_values_are_read_as_the_type_of_their_field(kind: Any, value: object, ex
         (str, 3, "expected text in UTF-8"),
         (Path | None, 3, "expected a path"),
         (Literal["a", "b", "c"], "d", "expected 'a', 'b' or 'c'"),
-        (tuple[str, ...], "a", "expected a list of texts"),
+        (tuple[str, ...], "a", "expected a list"),
         (tuple[str, ...], [1], "expected text in UTF-8"),
         (str, "caf\udce9", "expected text in UTF-8"),
         (tuple[str, ...], ["\udce9"], "expected text in UTF-8"),

@@ -4,14 +4,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from moa_shared.drafter.checkpoint.checkpoint import save_checkpoint
+from moa_shared.drafter.checkpoint import save_checkpoint
 from moa_shared.errors import DataError, MismatchError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.evaluation.evaluation import Measuring, evaluate
-from moa_training.evaluation.loading import find_checkpoint
-from moa_training.options import EvaluationOptions
 from moa_training.report import evaluation_text
+from moa_training.settings import EvaluationOptions
 
 from tests.support.tiny_training import tiny_files
 from tests.unit.moa_training.evaluation.test_subjects import checkpoint
@@ -135,4 +134,4 @@ def test_drafters_of_other_targets_and_missing_ones_are_refused(tmp_path: Path, 
         evaluate(str(tmp_path), questions, options(other), SilentProgress())
     for name in ("default", "deep", str(tmp_path / "none.safetensors")):
         with pytest.raises(NotFoundError):
-            find_checkpoint(name, files)
+            evaluate(name, questions, options(files), SilentProgress())

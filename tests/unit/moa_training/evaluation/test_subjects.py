@@ -8,7 +8,7 @@ import torch
 from moa_client.drafting.drafters import MoaDrafter
 from moa_server.engine.stepper import below_chain
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.estimates import TokenOrigin, chance_of
@@ -28,9 +28,10 @@ from moa_training.evaluation.subjects import (
 )
 from moa_training.evaluation.subjects import verify as verify_draft
 from moa_training.fit.setup import drafter_config, starting_tensors
-from moa_training.settings import FitSettings
 from moa_training.teacher.target_reader import GREEDY, TorchReader, sampling_for
 from moa_training.teacher.teacher import load_teacher
+
+from tests.support.tiny_training import tiny_settings
 
 SHAPES = [DraftShape(4), DraftShape(9, TreeShape(depth=3, breadth=3, nodes=9))]
 PROMPT = random.Random(1).choices(range(5, 90), k=11)
@@ -38,7 +39,7 @@ PROMPT = random.Random(1).choices(range(5, 90), k=11)
 
 def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Checkpoint, TorchReader]:
     drafter = {"kind": kind, "own_layers": 2, "reused_layers": reused, "draft_vocab": 60}
-    settings = FitSettings.model_validate({"shards": ["a"], "output": "o", "budget": {"tokens": 1}, "drafter": drafter})
+    settings = tiny_settings(drafter=drafter)
     config: DrafterConfig = drafter_config(settings, files)
     teacher = load_teacher(files, reused, torch.float32, torch.device("cpu"))
     ids = torch.arange(60, dtype=torch.int32)

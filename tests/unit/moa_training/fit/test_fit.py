@@ -7,7 +7,7 @@ from unittest.mock import Mock
 import moa_training.fit.fit
 import numpy as np
 import pytest
-from moa_shared.drafter.checkpoint.checkpoint import load_checkpoint
+from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.storage.tensors import map_tensors
@@ -40,14 +40,15 @@ def begin(tmp_path: Path, files: ModelFiles, shard: Path) -> Begin:
 
     def begin(
         name: str = "run", tokens: int = 3000, changed: dict[str, str] | None = None, target: ModelFiles = files,
-        text: Path = shard, **overrides: Any,
+        text: Path = shard, **more: str,
     ) -> TrainingRun:  # fmt: skip
         (tmp_path / name).mkdir(exist_ok=True)
         path = write_fit_config(tmp_path / name, target.folder, text, tokens=tokens)
         for old, new in (changed or {}).items():
             assert old in path.read_text()
             path.write_text(path.read_text().replace(old, new))
-        return TrainingRun(load_fit_settings(path, overrides), SilentProgress())
+        path.write_text("".join(f'{key} = "{value}"\n' for key, value in more.items()) + path.read_text())
+        return TrainingRun(load_fit_settings(path), SilentProgress())
 
     return begin
 

@@ -4,16 +4,11 @@ import random
 
 import numpy as np
 import pytest
-from moa_shared.drafter.checkpoint.statistics import NgramArrays
 from moa_shared.drafting.guesses import NgramTable
 from moa_shared.errors import DataError
 from moa_training.data.shards import TokenRow
 from moa_training.fit.ngrams import build_ngrams
-from moa_training.options import NgramOptions
-
-
-def table(arrays: NgramArrays) -> NgramTable:
-    return NgramTable(arrays.contexts, arrays.counts, arrays.tokens, arrays.chances)
+from moa_training.settings import NgramOptions
 
 
 def text(chance: random.Random, length: int = 60) -> TokenRow:
@@ -33,7 +28,7 @@ ROWS = [text(random.Random(seed)) for seed in range(80)]
 
 
 def test_the_chances_are_those_of_the_text() -> None:
-    learned = table(build_ngrams(ROWS, NgramOptions()))
+    learned = NgramTable(**build_ngrams(ROWS, NgramOptions()))
     (token, log_chance), *_ = learned.after([9, 9, 1])
     assert token == 2
     assert 0.8 < np.exp(log_chance) < 0.97
@@ -50,7 +45,7 @@ def test_the_chances_are_those_of_the_text() -> None:
 
 def test_rare_contexts_and_unlikely_tokens_are_left_out() -> None:
     few = build_ngrams(ROWS, NgramOptions(least_count=200, least_chance=0.5))
-    assert 0 < len(few.contexts) < len(build_ngrams(ROWS, NgramOptions()).contexts)
-    assert few.chances.min() >= 127
+    assert 0 < len(few["contexts"]) < len(build_ngrams(ROWS, NgramOptions())["contexts"])
+    assert few["chances"].min() >= 127
     with pytest.raises(DataError, match="No context occurs 10000 times"):
         build_ngrams(ROWS[:1], NgramOptions(least_count=10_000))

@@ -130,6 +130,3 @@ def test_the_rate_warms_up_linearly_and_then_falls_to_the_final_one() -> None:
     rates = [learning_rate(RATES, step, 0.0) for step in (0, 9)]
     rates += [learning_rate(RATES, 10 + step, step / 200) for step in (100, 200)]
     assert rates == pytest.approx([1e-4, 1e-3, (1e-3 + 1e-5) / 2, 1e-5])
-    authors = OptimiserSettings(learning_rate=6e-4, final_learning_rate=3e-5, schedule="authors")
-    rates = [learning_rate(authors, 60, progress) for progress in (0.0, 0.0125, 0.025, 0.9)]
-    assert rates == pytest.approx([6e-4, (6e-4 + 3e-5) / 2, 3e-5, 3e-5])  # after one of forty epochs

@@ -8,20 +8,18 @@ from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles
 from moa_training.data.shards import TokenRow
 from moa_training.fit.setup import choose_draft_ids, drafter_config, starting_tensors
-from moa_training.settings import DrafterSettings, FitSettings
 from moa_training.teacher.teacher import Teacher, load_teacher
 
 from tests.support.families import DENSE_FAMILIES, tiny_dense
 from tests.support.tiny_models import SMALL, tiny_model
-
-SETTINGS = FitSettings.model_validate({"shards": ["a"], "output": "out", "budget": {"tokens": 1}})
+from tests.support.tiny_training import tiny_settings
 
 
 @pytest.mark.parametrize("family", [family for family in DENSE_FAMILIES if family != "mistral without a window"])
 def test_targets_of_another_form_are_refused(family: str) -> None:
     files = ModelFiles("tiny", Path(), tiny_dense(family).config.to_dict(), (), "", "")
     with pytest.raises(ConfigError, match=r"not trained for tiny, a .*: only for llama, qwen2, qwen3, mistral without"):
-        drafter_config(SETTINGS, files)
+        drafter_config(tiny_settings(), files)
 
 
 @pytest.mark.parametrize(("kind", "entries"), [("eagle3", (2, 15, 27)), ("dflash", (2, 9, 15, 21, 28))])
@@ -31,8 +29,7 @@ def test_the_states_read_are_the_authors_unless_they_are_chosen(
     def configured(layers: int, **chosen: object) -> DrafterConfig:
         made = tiny_model("qwen3", **SMALL, num_hidden_layers=layers).config
         (tmp_path / "config.json").write_text(json.dumps(made))
-        drafter = DrafterSettings.model_validate({"kind": kind, **chosen})
-        asked = SETTINGS.model_copy(update={"drafter": drafter})
+        asked = tiny_settings(drafter={"kind": kind, **chosen})
         return drafter_config(asked, ModelFiles("tiny", tmp_path, made, (), "", ""))
 
     assert configured(30).state_entries == entries
@@ -45,8 +42,7 @@ def test_the_states_read_are_the_authors_unless_they_are_chosen(
 
 
 def setup(files: ModelFiles, reused: int, **sizes: int) -> tuple[DrafterConfig, Teacher]:
-    drafter = DrafterSettings.model_validate({"reused_layers": reused, "draft_vocab": 0, "lsa_mlp": 16, **sizes})
-    settings = SETTINGS.model_copy(update={"drafter": drafter})
+    settings = tiny_settings(drafter={"reused_layers": reused, "draft_vocab": 0, "lsa_mlp": 16, **sizes})
     return drafter_config(settings, files), load_teacher(files, reused, torch.float32, torch.device("cpu"))
 
 

@@ -1,5 +1,7 @@
 """Block starts and masks, against what their definition says position by position, and what is drawn of them."""
 
+from typing import Any
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,8 +19,8 @@ def batch() -> PackedBatch:
 
 
 def draw(seed: int, spent: float = 0.25, **settings: object) -> tuple[Blocks, torch.Tensor]:
-    chosen = BlockSettings(shortest=3, longest=7).model_copy(update=settings)
-    return draw_blocks(batch(), chosen, spent, torch.Generator().manual_seed(seed))
+    chosen: dict[str, Any] = {"shortest": 3, "longest": 7, **settings}
+    return draw_blocks(batch(), BlockSettings(**chosen), spent, torch.Generator().manual_seed(seed))
 
 
 @given(st.integers(0, 500))

@@ -8,21 +8,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from moa_shared.drafter.checkpoint.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafter.layers.weights import ArrayWeights
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.models import ModelFiles
 from moa_training.fit.setup import drafter_config, starting_tensors
 from moa_training.objective.blocks import with_own_choices
 from moa_training.objective.moa import MemoryObjective, TrainingDrafter, read_behind
 from moa_training.objective.objective import Lesson, Prediction, feature_losses
-from moa_training.settings import FitSettings, LossSettings
+from moa_training.settings import LossSettings
 from moa_training.teacher.teacher import Activations, load_teacher
 from torch.nn import functional
 
 from tests.support.decoders import decoder_of, encoder_of
 from tests.support.skipping import examples
+from tests.support.tiny_training import tiny_settings
 from tests.support.torch_models import torch_model
 from tests.support.training_blocks import build_blocks
 
@@ -151,7 +152,7 @@ def test_a_share_of_the_tokens_carries_gradients_and_all_have_their_rows() -> No
 
 def test_fresh_memory_comes_nearer_to_the_state(files: ModelFiles) -> None:
     drafter = {"reused_layers": 1, "draft_vocab": 0, "lsa_mlp": 16}
-    settings = FitSettings.model_validate({"shards": ["a"], "output": "o", "budget": {"tokens": 1}, "drafter": drafter})
+    settings = tiny_settings(drafter=drafter)
     config = drafter_config(settings, files)
     teacher = load_teacher(files, 1, torch.float32, torch.device("cpu"))
     objective = MemoryObjective(Lesson(settings, config, teacher))

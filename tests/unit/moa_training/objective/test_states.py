@@ -7,23 +7,26 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from moa_shared.drafter.kinds.torch_layers import TorchRotary
 from moa_shared.models import ModelFiles
 from moa_training.data.batches import WHOLE, PackedBatch, RowShare, pack
 from moa_training.data.shards import TokenRow
 from moa_training.fit.setup import OBJECTIVES, drafter_config
-from moa_training.objective.blocks_at_once import draw_anchors, place_blocks
-from moa_training.objective.eagle3 import TrainingEagle3, eagle3_rows, step_weights, teach
-from moa_training.objective.objective import Lesson, Losses, Update
-from moa_training.settings import BlockSettings, FitSettings
+from moa_training.objective.objective import Lesson, Losses, Update, decoder_layer, run_layer
+from moa_training.objective.states import TrainingEagle3, draw_anchors, eagle3_rows, place_blocks, step_weights, teach
+from moa_training.settings import BlockSettings
 from moa_training.teacher.teacher import Teacher, load_teacher
+from transformers import LlamaConfig
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
+
+from tests.support.tiny_training import tiny_settings
 
 FIRST, SECOND = TokenRow(list(range(5, 16)), [(4, 11)]), TokenRow(list(range(20, 28)), [(3, 8)])
 ROWS = [[TokenRow([5 + (7 * row + place) % 80 for place in range(9 + 5 * row)], [(3, 9)])] for row in range(4)]
 
 
 def setup(files: ModelFiles, **options: Any) -> Lesson:
-    content = {"shards": ["a"], "output": "b", "budget": {"tokens": 1}, **options}
-    settings = FitSettings.model_validate(content)
+    settings = tiny_settings(**options)
     config = drafter_config(settings, files)
     teacher = load_teacher(files, 0, torch.float32, torch.device("cpu"), config.state_entries)
     return Lesson(settings, config, teacher)
@@ -133,3 +136,21 @@ def test_the_mean_of_two_processes_is_what_one_has(files: ModelFiles, kind: str)
         both = (getattr(parts[0], name) + getattr(parts[1], name)) / 2
         torch.testing.assert_close(both, getattr(whole, name))
     assert 0 <= float(whole.agreement) <= 1
+
+
+@pytest.mark.parametrize("norms", [False, True])
+def test_a_layer_over_whole_rows_is_transformers_own(norms: bool) -> None:
+    torch.manual_seed(1)
+    rope = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
+    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 16}
+    layer, x = decoder_layer(24, 6, 3, 8, 40, 1e-5, norms).eval().requires_grad_(False), torch.randn(1, 20, 24)
+    mask = torch.ones(1, 20, 20, dtype=torch.bool).tril()
+    turn = TorchRotary(8, rope)(torch.arange(20)[None], torch.float32)
+    additive = torch.zeros(1, 1, 20, 20).masked_fill(~mask[:, None], -torch.inf)
+    theirs = LlamaRotaryEmbedding(
+        LlamaConfig(head_dim=8, hidden_size=24, num_attention_heads=6, num_key_value_heads=3, rope_parameters=rope)
+    )
+    embedded = theirs(x, torch.arange(20)[None])
+    expected = layer(x, attention_mask=additive, position_embeddings=embedded)
+    cos, sin = (part[:, None] for part in turn)
+    torch.testing.assert_close(run_layer(layer, x, mask, (cos, sin)), expected, rtol=0, atol=1e-5)

@@ -6,9 +6,8 @@ import torch
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.programs.progress import SilentProgress
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
-from moa_training.options import PrepareOptions
-from moa_training.teacher.rewrite import noise, rewrite
-from moa_training.teacher.teacher import write_answers
+from moa_training.settings import PrepareOptions
+from moa_training.teacher.teacher import noise, rewrite, write_answers
 
 from tests.support.tiny_training import write_conversations
 
