@@ -114,9 +114,6 @@ def test_a_certificate_or_the_want_of_any(tmp_path: Path) -> None:
     expect(check_tls(ServerSettings(host="0.0.0.0", insecure=True), NOW), "warn", "others on the way", "setup HOST")
     with pytest.raises(ConfigError, match="conversations would cross the network without"):
         check_tls(ServerSettings(host="0.0.0.0"), NOW)
-    folder.server.key.write_bytes(folder.authority.key.read_bytes())
-    with pytest.raises(ConfigError, match="pem does not belong to the certificate"):
-        check_tls(settings, NOW)
 
 
 def test_keys_are_read_as_the_server_reads_them(tmp_path: Path) -> None:
@@ -130,6 +127,3 @@ def test_keys_are_read_as_the_server_reads_them(tmp_path: Path) -> None:
     entry = file.read_text("utf-8")
     file.write_text(entry + "expires = 2025-12-31T00:00:00Z\n", "utf-8")
     expect(check_keys(settings, {}, NOW), "warn", "0 that can be used; expired: device", "Nobody gets in")
-    file.chmod(0o644)
-    with pytest.raises(ConfigError, match="Others may read the file of keys"):
-        check_keys(settings, {}, NOW)

@@ -156,7 +156,6 @@ def test_of_all_that_the_cache_holds_only_headers_are_read(
     """The weights of a quantised model are whole numbers of many gigabytes."""
     put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG | FOR_TINY)
     put(hub, "owner/quantised", {"model.layers.0.qweight": torch.ones(8, 8, dtype=torch.int32)}, FOR_TINY)
-
     monkeypatch.setattr(published, "_stored", Mock(side_effect=AssertionError("a tensor was read")))
     assert [each.name for each in cached_drafters(["tiny-llama3"], files.config, "")] == ["owner/eagle"]
 
@@ -182,7 +181,9 @@ def test_without_any_it_says_what_could_be_fetched(
     assert chosen(files)[1] == [f"{NOTHING}. To fetch one: --drafter a/moa (Mixture of Attentions)."]
 
 
-def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path: Path) -> None:
+def test_a_drafter_with_another_tokenizer_is_refused_and_one_that_names_another_model_taken_and_said(
+    files: ModelFiles, tmp_path: Path
+) -> None:
     folder = publish(tmp_path / "foreign", eagle_tensors(), EAGLE_CONFIG)
     tokenizer = json.loads((files.folder / "tokenizer.json").read_text("utf-8"))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
@@ -194,9 +195,6 @@ def test_a_drafter_with_another_tokenizer_is_refused(files: ModelFiles, tmp_path
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer), "utf-8")
     with pytest.raises(CheckpointError, match="foreign is for a model with other tokens: its token 1 is 'w3', that"):
         find_drafter(str(folder), files)
-
-
-def test_a_drafter_that_names_another_model_is_taken_and_said(files: ModelFiles, tmp_path: Path) -> None:
     folder, notes = publish(tmp_path / "named", eagle_tensors(), EAGLE_CONFIG | named("/somewhere/Qwen3-8B")), Notes()
     assert find_drafter(str(folder), files, progress=notes).is_file()
     assert "says that it was trained for /somewhere/Qwen3-8B; here it drafts for tiny-llama3." in notes.lines[0]

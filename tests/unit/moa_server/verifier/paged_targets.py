@@ -12,10 +12,7 @@ from moa_server.verifier.torch_target import TorchTarget
 from transformers import PreTrainedModel
 
 POOL_BYTES = 1 << 20
-ATTENTIONS: dict[str, type[Attention]] = {
-    "torch": SessionAttention,
-    "flashinfer": FlashInferAttention,
-}
+ATTENTIONS: dict[str, type[Attention]] = {"torch": SessionAttention, "flashinfer": FlashInferAttention}
 
 
 def paged_target(
@@ -25,14 +22,8 @@ def paged_target(
     if attention == "torch":
         return TorchTarget(model, context_length)
     with patch.dict(sys.modules, flashinfer=fake_flashinfer()):
-        return TorchTarget(
-            model,
-            context_length,
-            kv_bytes=POOL_BYTES,
-            attends=ATTENTIONS[attention],
-            fills=True,
-            record=record or played_again(),
-        )
+        more = {"attends": ATTENTIONS[attention], "fills": True, "record": record or played_again()}
+        return TorchTarget(model, context_length, kv_bytes=POOL_BYTES, **more)  # type: ignore[arg-type]
 
 
 def played_again() -> Record:

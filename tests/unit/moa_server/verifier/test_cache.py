@@ -159,33 +159,3 @@ def test_more_rows_than_a_page_holds_are_kept_and_moved_also_over_those_of_a_for
     kept = [*range(130), 130, 132, 134, 135]
     np.testing.assert_array_equal(cache.lsa_input(0, 134), expected_input(kept))
     np.testing.assert_array_equal(cache.lsa_input(60, 131), expected_input(kept[60:131]))
-
-
-def test_reserving_keeps_the_rows_and_takes_memory_once(cache: KVCache) -> None:
-    write(cache, [0, 1, 2], [0, 1, 2])
-    cache.reserve(500)
-    held = cache.nbytes
-    assert held >= 500 * LAYERS * KV_HEADS * 2 * HEAD_DIM * 4
-    write(cache, list(range(3, 500)), list(range(497)))
-    assert cache.nbytes == held
-    np.testing.assert_array_equal(cache.lsa_input(0, 500), expected_input(list(range(500))))
-
-
-def test_pages_of_others_are_given_back_by_a_crop_and_own_ones_kept() -> None:
-    lender, taker = make_cache("kernels"), make_cache("kernels")
-    assert isinstance(lender, KernelCache)
-    assert isinstance(taker, KernelCache)
-    write(lender, list(range(200)), list(range(200)))
-    taker.adopt([lender.pages.full_page(number) for number in range(3)])
-    assert taker.length == 192
-    np.testing.assert_array_equal(taker.lsa_input(0, 192), expected_input(list(range(192))))
-    page = taker.nbytes // 3
-    taker.crop(70)
-    assert taker.nbytes == 2 * page
-    write(taker, [7, 8, 9], [0, 1, 1])
-    taker.keep([0, 2])
-    kept = [*range(70), 7, 9]
-    np.testing.assert_array_equal(taker.lsa_input(0, 72), expected_input(kept))
-    taker.crop(10)
-    assert taker.nbytes == 2 * page
-    np.testing.assert_array_equal(lender.lsa_input(0, 200), expected_input(list(range(200))))

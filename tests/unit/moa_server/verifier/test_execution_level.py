@@ -40,8 +40,7 @@ from tests.support.torch_models import torch_model
 
 pytestmark = pytest.mark.torch
 
-HAS_KERNELS = variant_name() != "numpy"
-needs_kernels = pytest.mark.skipif(not HAS_KERNELS, reason="there are no kernels for this CPU")
+needs_kernels = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 Load = Callable[..., tuple[Execution, list[Any]]]
 QWEN_3, MIXTRAL = partial(torch_model, "qwen3"), partial(tiny_mixture, "mixtral")
 GEMMA, MINISTRAL = partial(tiny_dense, "gemma 2"), partial(tiny_dense, "ministral")
@@ -100,9 +99,11 @@ def test_the_kernels_are_taken_where_they_run(load: Load, level: str) -> None:
 
 def test_without_kernels_auto_is_bf16_and_says_why(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(VARIANT_VARIABLE, "numpy")
-    loaded, logs = load()
+    loaded, logs = load(device="cpu", kv_bytes=10_000_000)
     assert (loaded.level, loaded.exact, loaded.test) == ("bf16", False, None)
     assert isinstance(loaded.target, TorchTarget)
+    assert loaded.details.endswith("on CPU, scaled_dot_product_attention, 1 threads")
+    assert 0 < loaded.target.kv_bytes() <= 10_000_000
     first, second = warnings(logs)
     assert "not exact" in first["event"]
     assert "because MOA_KERNELS says so" in first["reason"]
@@ -195,12 +196,6 @@ def test_cuda_is_refused_where_torch_sees_none_and_processes_do_not_share_int8(
             load(level, device="cuda")
     with pytest.raises(ConfigError, match="is computed in one process: its kernels do not"):
         load_execution(files_of(folder, tmp_path), ServerSettings(), SilentProgress(), cast(Group, object()))
-
-
-def test_torch_on_a_cpu_says_what_computes_and_keeps_to_the_bytes_given(load: Load) -> None:
-    loaded, _ = load("bf16", device="cpu", kv_bytes=10_000_000)
-    assert loaded.details.endswith("on CPU, scaled_dot_product_attention, 1 threads")
-    assert 0 < loaded.target.kv_bytes() <= 10_000_000
 
 
 @needs_kernels

@@ -180,20 +180,6 @@ def test_all_variants_and_numbers_of_threads_give_the_same_bits(family: str, mon
     assert len(seen) == 1, list(seen.values())
 
 
-def test_no_memory_for_a_page_harms_nothing(target: KernelTarget, monkeypatch: pytest.MonkeyPatch) -> None:
-    text = [3, 1, 4, 1, 5]
-    cache = target.new_cache()
-    target.forward(cache, text)
-
-    with monkeypatch.context() as patch:
-        patch.setattr("moa_kernels.transformer.cache.aligned_zeros", Mock(side_effect=MemoryError))
-        with pytest.raises(MemoryError):
-            target.forward(cache, [9] * 64)
-    assert cache.length == len(text)
-    output = target.forward(cache, [9], want_state_layer=LAYER)
-    assert rows_of(output, cache.lsa_input(5, 6)) == alone(target, [*text, 9])[-1:]
-
-
 def test_sizes_that_the_kernels_do_not_take_are_refused_by_name() -> None:
     with pytest.raises(ModelSourceError, match="target: The head dimension is 48, which is no multiple") as caught:
         tiny_kernel_target(tiny_model(head_dim=48), packed=())

@@ -4,7 +4,6 @@ Their heads have 16 numbers, which the kernels do not take.
 """
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,18 +30,9 @@ def target(shared_dir: Path) -> Target:
     return TorchTarget(model.eval())
 
 
-@pytest.fixture(scope="module")
-def train(shared_dir: Path) -> Mapping[str, np.ndarray]:
-    return dict(np.load(shared_dir / "parity" / "a_train.npz"))
-
-
-@pytest.fixture(scope="module")
-def infer(shared_dir: Path) -> Mapping[str, np.ndarray]:
-    return dict(np.load(shared_dir / "parity" / "a_infer.npz"))
-
-
 @pytest.mark.parametrize("row", [0, 1, 2])
-def test_hidden_states_and_the_encoders_input(target: Target, train: Mapping[str, np.ndarray], row: int) -> None:
+def test_hidden_states_and_the_encoders_input(target: Target, shared_dir: Path, row: int) -> None:
+    train = np.load(shared_dir / "parity" / "a_train.npz")
     real = int(train["attention_mask"][row].sum())  # row 2 ends in padding
     tokens = [int(token) for token in train["input_ids"][row][:real]]
     for layer, name in ((3, "target_hidden_minus2"), (1, "target_hidden_minus4")):
@@ -58,7 +48,8 @@ def test_hidden_states_and_the_encoders_input(target: Target, train: Mapping[str
         np.testing.assert_allclose(cache.lsa_input(0, real), kv_stack, **CLOSE)
 
 
-def test_prefill_greedy_text_and_the_first_tree_verification(target: Target, infer: Mapping[str, np.ndarray]) -> None:
+def test_prefill_greedy_text_and_the_first_tree_verification(target: Target, shared_dir: Path) -> None:
+    infer = np.load(shared_dir / "parity" / "a_infer.npz")
     prompt, expected = infer["prompt_ids"].tolist(), infer["vanilla_ids"].tolist()
     cache = target.new_cache()
     output = target.forward(cache, prompt)

@@ -1,30 +1,24 @@
 """The target in torch: where it is computed, each family as transformers computes it, and what fails in between."""
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from moa_server.settings import ServerSettings
 from moa_server.verifier import torch_target
 from moa_server.verifier.attention import PLAIN, AttentionShape, FlashInferAttention, SessionAttention
-from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.torch_target import TorchTarget, choose_attention, choose_device, warm_up
 from moa_shared.errors import InternalError, ModelSourceError
-from moa_shared.models import resolve
 from moa_shared.models.network import served
 from moa_shared.models.network.families import FAMILIES
 from moa_shared.models.network.served import is_for_torch
-from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
-from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_in_gguf, tiny_mixture
-from tests.support.family_gguf import write_family_gguf
+from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_mixture
 from tests.support.messages import steady
 from tests.support.tiny_models import SIZES, Floats, tiny_kernel_target, tiny_model
 from tests.support.torch_models import torch_model
@@ -166,17 +160,6 @@ def test_bfloat16_stays_close(family: str) -> None:
     got = target.forward(target.new_cache(), TEXT).logits
     cosines = (got * expected).sum(-1) / np.linalg.norm(got, axis=-1) / np.linalg.norm(expected, axis=-1)
     assert np.median(cosines) > 0.99
-
-
-@pytest.mark.parametrize(
-    "family", ["llama 3", "qwen 3", "gemma 2", "gemma 3", "phi 3", "olmo 3", "smollm 3", "granite"]
-)
-def test_a_gguf_file_is_loaded_for_torch(family: str, tmp_path: Path) -> None:
-    model = tiny_in_gguf(family)
-    files = resolve(str(write_family_gguf(model, tmp_path / "tiny.gguf")), tmp_path / "cache")
-    loaded = load_execution(files, ServerSettings(execution="float32", threads=1), SilentProgress())
-    got = loaded.target.forward(loaded.target.new_cache(), TEXT).logits
-    np.testing.assert_allclose(got, bare(model, TEXT), **CLOSE)
 
 
 @pytest.mark.parametrize("family", [*REFUSED, *MIXTURES])

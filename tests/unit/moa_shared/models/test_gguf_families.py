@@ -57,13 +57,16 @@ def test_weights_and_logits_are_those_of_the_model(family: str, tmp_path: Path) 
     np.testing.assert_allclose(logits_of(files, plain=True), of_transformers(model), rtol=0, atol=3e-4)
 
 
-@pytest.mark.parametrize("family", ["llama 3", "llama, linear", "qwen 2", "qwen 3"])
-def test_the_torch_levels_compute_scaled_positions(tmp_path: Path, cache: Path, family: str) -> None:
+@pytest.mark.parametrize(
+    "family",
+    ["llama 3", "llama, linear", "qwen 2", "qwen 3", "gemma 2", "gemma 3", "phi 3", "olmo 3", "smollm 3", "granite"],
+)
+def test_the_torch_levels_read_them_too(tmp_path: Path, cache: Path, family: str) -> None:
     model = tiny_in_gguf(family)
     files = resolve(str(write_family_gguf(model, tmp_path / "tiny.gguf")), cache)
     target = TorchTarget(load_target_model(files))
     logits = target.forward(target.new_cache(), TEXT).logits
-    np.testing.assert_allclose(logits, of_transformers(model), rtol=0, atol=1e-4)
+    np.testing.assert_allclose(logits, of_transformers(model), rtol=0, atol=3e-4)
 
 
 @needs_kernels
