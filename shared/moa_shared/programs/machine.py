@@ -55,17 +55,19 @@ def _numbers(file: Path) -> dict[str, int]:
 class Life(NamedTuple):
     """What a process does."""
 
-    is_idle: bool  # it neither computes nor waits to, nor reads a disk
-    seconds: float  # of processor time so far
+    is_idle: bool  # none of its threads computes or waits to, or reads a disk
+    seconds: float  # of processor time that they have had
 
 
 def life_of(process: int) -> Life | None:
     """What a process of this number does now; None: there is none, or the system does not say (not Linux)."""
     try:
-        fields = Path(f"/proc/{process}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
+        files = [thread / "stat" for thread in Path(f"/proc/{process}/task").iterdir()]
+        threads = [file.read_text("ascii", "replace").rpartition(")")[2].split() for file in files]
     except OSError:
         return None
-    return Life(fields[0] not in "RD", (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK"))
+    ticks = sum(int(thread[11]) + int(thread[12]) for thread in threads)
+    return Life(all(thread[0] not in "RD" for thread in threads), ticks / os.sysconf("SC_CLK_TCK"))
 
 
 @contextmanager
