@@ -93,7 +93,8 @@ class NgramTable:
         chances: npt.NDArray[np.uint8],
     ) -> None:
         if contexts.shape != (len(counts), LONGEST_CONTEXT) or not len(tokens) == len(chances) == int(counts.sum()):
-            raise ValueError(f"contexts {list(contexts.shape)}, {len(counts)} counts, {len(tokens)} tokens, and others")
+            there = f"{len(tokens)} tokens and {len(chances)} chances for counts of {int(counts.sum())}"
+            raise ValueError(f"{there}, contexts of shape {list(contexts.shape)}")
         is_possible = not len(tokens) or (chances.min() and tokens.min() >= 0 and contexts.min() >= NO_TOKEN)
         if not is_possible or int(contexts.max(initial=0)) + 1 >= 1 << _TOKEN_BITS:
             raise ValueError(f"token ids below 0 or of more than {_TOKEN_BITS} bits, or chances of 0")
