@@ -28,7 +28,6 @@ Value = str | int | float | bool
 TRACEPARENT = "traceparent"  # of a call's metadata, and of HTTP requests
 # Version, trace, span and flags in hexadecimal, none of them void.
 _FORM = re.compile(r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}")
-_CLOSE_SECONDS = 2.0  # for handing over what is recorded, when the program ends
 _provider: TracerProvider | None = None
 
 
@@ -116,7 +115,7 @@ def traced(mode: Literal["off", "otlp"], program: str, tell: Callable[[str], Non
         # It keeps trying where no collector listens; the program must not wait for that.
         closing = threading.Thread(target=provider.shutdown, daemon=True)
         closing.start()
-        closing.join(_CLOSE_SECONDS)
+        closing.join(2.0)
 
 
 class _FirstComplaint(logging.Handler):

@@ -28,7 +28,6 @@ _MOST_SHOWN = 40  # characters of a number
 
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas", "$defs", "definitions"})  # names to schemas
 _VALUES = frozenset({"const", "enum"})
-_DATA = frozenset({"default", "examples", "example"})
 _BOUNDS = frozenset({"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"})
 _LENGTHS = frozenset(f"{end}{what}" for end in ("min", "max") for what in ("Length", "Items", "Properties", "Contains"))
 
@@ -52,7 +51,7 @@ def _numbers(part: Any, keyword: str, path: str) -> Iterator[tuple[str, int | fl
             yield from _numbers(each, keyword, f"{path}/{number}")
     elif isinstance(part, dict):
         for name, each in part.items():
-            if keyword in _VALUES or keyword in _MAPS or name not in _DATA:
+            if keyword in _VALUES or keyword in _MAPS or name not in ("default", "examples", "example"):
                 inner = keyword if keyword in _VALUES else "" if keyword in _MAPS else name
                 yield from _numbers(each, inner, f"{path}/{name}")
     elif isinstance(part, int | float) and not isinstance(part, bool):

@@ -123,7 +123,6 @@ TRIAL_TOKENS = 200  # that the target has chosen where the drafter had been aske
 # The share of right guesses at which a drafter is of this model, however well look-up does. Of its first 200 the
 # shipped one was right in 0.36, look-up in 0.27, and one of random weights in 0.005 (tests/e2e/test_drafter_trial.py).
 RIGHT_SHARE = 0.2
-NOISE = 2.0  # standard deviations by which look-up must be ahead, of the places where only one of both was right
 
 
 class DrafterTrial:
@@ -159,7 +158,7 @@ class DrafterTrial:
         lead, differing = self._only_looked_up - self._only_right, self._only_looked_up + self._only_right
         if self.right >= RIGHT_SHARE * self.tokens:
             self.is_dropped = False
-        elif lead > NOISE * math.sqrt(differing):
+        elif lead > 2.0 * math.sqrt(differing):  # standard deviations, of the places where only one of both was right
             self.is_dropped = True
         if not self.is_open and self._on_decided is not None:
             self._on_decided(self)

@@ -131,7 +131,6 @@ CLOSES = "what listens there closes the connection: it speaks TLS only, or no gR
 CLOSED = "the connection was closed"
 LOST = "the connection could not be made, or was lost"
 FAILED = "what answers there is no moa server, or does not work"
-_ATTEMPT = "failed to connect"  # gRPC's words before those of a connection that could not be made
 _SIGNS: Mapping[str, tuple[str, ...]] = {
     "the proxy lets no connection through, or finds nothing there": ("HTTP proxy returned",),
     REFUSED: ("refused",),
@@ -160,7 +159,7 @@ def call_reason(status: grpc.StatusCode, words: str, *, has_answered: bool = Fal
     if status in _OF_STATUS:
         return _OF_STATUS[status]
     why = next((why for why, signs in _SIGNS.items() if any(sign in words for sign in signs)), None)
-    if why == CLOSED and _ATTEMPT in words:
+    if why == CLOSED and "failed to connect" in words:
         return f"{CLOSED}; the server may have ended" if has_answered else CLOSES
     return why or (LOST if status in _LOSSES else FAILED)
 

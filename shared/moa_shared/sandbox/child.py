@@ -36,7 +36,6 @@ LOOK_SECONDS = 0.1
 MOST_IDLE = 600  # looks, one after the other, at which the child neither computes nor waits to
 MOST_REPLY = 1 << 26
 MEMORY_BYTES = 1 << 30  # of address space; the largest vocabularies served take a third of it while they are read
-MOST_MESSAGE = 500  # characters of an error, which may be the template's own
 
 
 class ChildError(Exception):
@@ -187,4 +186,4 @@ def _reply(body: bytes) -> bytes:
         return json.dumps({"refused": refusal.message, "hint": refusal.hint}).encode()
     except Exception as failure:  # noqa: BLE001 (whatever a hostile file or template leads to)
         error = str(failure) or type(failure).__name__
-    return json.dumps({"error": error[:MOST_MESSAGE]}).encode()
+    return json.dumps({"error": error[:500]}).encode()  # it may be the template's own

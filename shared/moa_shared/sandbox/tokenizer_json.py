@@ -164,10 +164,11 @@ _MOST_ENCODED, _MOST_DECODED = 16, 4  # times as long, in any process; NFC in UT
 _MOST_STEPS = 16  # known models have up to 6
 _LONGEST_TOKEN = 1024  # characters; those of known models have up to 256
 _FORMS = {"NFC": 3, "NFD": 4, "NFKC": 18, "NFKD": 18}  # Unicode's own figures
-_CUTS = ("Split", "Digits", "Punctuation", "WhitespaceSplit")
-_ENCODING = {*_FORMS, "Prepend", "Replace", "ByteLevel", "Metaspace", *_CUTS}
+_ENCODING = {
+    *_FORMS,
+    *["Prepend", "Replace", "ByteLevel", "Metaspace", "Split", "Digits", "Punctuation", "WhitespaceSplit"],
+}
 _DECODING = {"ByteLevel", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}
-_MODELS = ("BPE", "WordLevel")
 _AFFIXES = ("continuing_subword_prefix", "end_of_word_suffix")
 
 
@@ -191,7 +192,7 @@ def check_bounds(content: Step) -> bool:
         if step.get("type") not in _DECODING or "Regex" in (step.get("pattern") or ()):
             raise ValueError(f"moa does not read its decoder {step.get('type')}")
     expressions = {step["pattern"]["Regex"] for step in encoding if "Regex" in (step.get("pattern") or ())}
-    is_plain = model.get("type", "BPE") in _MODELS and not any(model.get(each) for each in _AFFIXES)
+    is_plain = model.get("type", "BPE") in ("BPE", "WordLevel") and not any(model.get(each) for each in _AFFIXES)
     is_plain = is_plain and all(step.get("type") in _ENCODING for step in encoding)
     is_short = len(encoding) <= _MOST_STEPS and math.prod(map(_growth, encoding)) <= _MOST_ENCODED
     return is_plain and is_short and expressions <= KNOWN
