@@ -17,7 +17,6 @@ from moa_shared.errors import InternalError, MoaError
 MOST_BYTES = 1 << 20  # of the file; one older file of that size is kept
 ENDING = (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit)
 log = logging.getLogger("moa_client")
-LINE = "%(asctime)s %(levelname)s client %(process)d: %(message)s"
 
 
 def log_file() -> Path:
@@ -34,7 +33,7 @@ def configure_log() -> None:
     """Sends the client's log to its file, which is made with the first line; what cannot be written is dropped."""
     logging.raiseExceptions = False  # a log that cannot be written must not end a chat, nor be a traceback in it
     handler = RotatingFileHandler(log_file(), maxBytes=MOST_BYTES, backupCount=1, encoding="utf-8", delay=True)
-    handler.setFormatter(logging.Formatter(LINE))
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s client %(process)d: %(message)s"))
     for old in log.handlers:
         old.close()
     log.handlers, log.propagate = [handler], False

@@ -1,7 +1,6 @@
 """Settings of `moa-client`: validated once, filled from command line, environment and file. Imports nothing heavy."""
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,7 +9,6 @@ from urllib.parse import urlsplit
 
 from moa_shared.errors import ConfigError
 from moa_shared.programs.addresses import is_host_port
-from moa_shared.programs.atomic import write_private
 from moa_shared.programs.config import SettingsBase, setting
 from moa_shared.sampling.settings import LEAST_TEMPERATURE
 
@@ -257,6 +255,8 @@ def kept_path() -> Path:
 
 def read_kept() -> str | None:
     """The choice, as --companion names it; empty: none is wished for; None: nobody has chosen."""
+    import tomllib
+
     path = kept_path()
     try:
         companion = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("companion")
@@ -270,6 +270,8 @@ def read_kept() -> str | None:
 
 
 def write_kept(companion: str) -> None:
+    from moa_shared.programs.atomic import write_private
+
     path = kept_path()
     try:
         words = json.dumps(companion, ensure_ascii=False)

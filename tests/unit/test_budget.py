@@ -14,9 +14,9 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 20985, 109),
+    "client": (("client",), 20984, 109),
     "client: endpoint": (("client/moa_client/endpoint",), 2741, 11),
-    "client: tools": (("client/moa_client/tools",), 1693, 8),
+    "client: tools": (("client/moa_client/tools",), 1692, 8),
     "client: link": (("client/moa_client/link",), 2017, 9),
     "client: chat": (("client/moa_client/chat",), 2349, 12),
     "client: conversation, engine, host, surface, daemon": (
@@ -26,7 +26,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2655, 13,
     ),
     "client: history, web, page, servers, doctor, mcp": (
-        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3257, 18,
+        tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
     "server": (("server",), 12998, 67),
     "shared": (("shared",), 13501, 80),

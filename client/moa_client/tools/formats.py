@@ -360,7 +360,6 @@ START, CHANNEL, MESSAGE = "<|start|>assistant", "<|channel|>", "<|message|>"
 END, RETURN, CALL = "<|end|>", "<|return|>", "<|call|>"
 MOST_HEADER = 256  # characters
 _RECIPIENT = re.compile(r"\bto=functions\.([^\s<]+)")
-_AT_ONCE = re.compile("")
 _ENDS = re.compile("|".join(map(re.escape, (MESSAGE, END, RETURN, CALL))))
 
 
@@ -379,7 +378,7 @@ class Harmony(ToolFormat):
     around: ClassVar = ("", START, "")
 
     def ends(self, opening: str) -> re.Pattern[str]:
-        return _ENDS if opening in (START, CHANNEL) else _AT_ONCE
+        return _ENDS if opening in (START, CHANNEL) else re.compile("")  # at once
 
     def parse(self, text: str, opening: str, tools: Mapping[str, Tool]) -> Calls:
         if opening not in (START, CHANNEL):

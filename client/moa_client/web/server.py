@@ -227,7 +227,6 @@ class Doors:
             connection.transport.abort()
 
 
-BACKLOG = 128
 MOST_MESSAGE_BYTES = 1 << 20  # of a WebSocket
 CLOSE_SECONDS = 5  # that requests have to end when the server closes
 
@@ -282,7 +281,7 @@ def bind(host: str, port: int) -> socket.socket:
     """A socket that listens: what connects to it waits until it is served. `port`: 0: any that is free."""
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+        listener = socket.create_server((host, port), family=family, backlog=128)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             message = f"Another program listens on {host}:{port}."
