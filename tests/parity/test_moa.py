@@ -23,7 +23,7 @@ from moa_training.teacher.teacher import Activations
 
 from tests.parity.conftest import Reference
 from tests.support.decoders import encoder_of
-from tests.support.training_blocks import build_blocks
+from tests.support.torch_models import build_blocks
 
 TOLERANCE = 1e-4
 

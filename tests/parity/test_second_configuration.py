@@ -23,8 +23,7 @@ from moa_training.teacher.teacher import Activations
 from transformers import PreTrainedModel
 
 from tests.support.decoders import decoder_of, encoder_of
-from tests.support.torch_models import torch_model
-from tests.support.training_blocks import build_blocks
+from tests.support.torch_models import build_blocks, torch_model
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 THETA, EPS = 5000.0, 1e-6

@@ -28,11 +28,6 @@ from moa_client.conversation.figures import Figures
 from moa_shared.protocol.finish_rule import Finish
 
 
-def plainly_committed(*tokens: int) -> Committed:
-    """Tokens that no draft had."""
-    return Committed(tokens, writers=(Provenance.TARGET,) * len(tokens))
-
-
 def decode_bytes(tokens: Sequence[int]) -> str:
     """The text of tokens that are bytes."""
     return bytes(tokens).decode("utf-8", "replace")

@@ -41,14 +41,9 @@ class Authority:
     """Vouches for certificates."""
 
     def __init__(self, name: str = "tests", days: float = 30.0) -> None:
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _named(name)
-        certificate = (
-            _builder(self._name, self._name, self._key.public_key(), days)
-            .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-            .sign(self._key, hashes.SHA256())
-        )
-        self.certificate = certificate.public_bytes(Encoding.PEM)
+        self._key, self._name = ec.generate_private_key(ec.SECP256R1()), name
+        itself = x509.BasicConstraints(ca=True, path_length=None)
+        self.certificate = self._sign(name, self._key, itself, -20.0, days)
 
     def issue(
         self,
@@ -62,43 +57,35 @@ class Authority:
         """A certificate.
 
         Args:
-            name: the subject's; empty: none.
             names: hosts and addresses for which it is.
             starts, days: days until it begins and until it ends.
             key: None: a new one.
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
-        builder = _builder(_named(name), self._name, key.public_key(), days, starts)
-        if names:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(each) for each in names]), False)
-        certificate = builder.sign(self._key, hashes.SHA256())
-        pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-        return Pair(certificate.public_bytes(Encoding.PEM), pem)
+        certificate = self._sign(name, key, x509.SubjectAlternativeName(map(_alternative, names)), starts, days)
+        return Pair(certificate, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
-    def write(self, folder: Path, name: str = "authority") -> Path:
-        """Replaces the file of this name; where it is."""
-        path = folder / f"{name}.pem"
+    def write(self, folder: Path) -> Path:
+        """Replaces the file of its certificate; where it is."""
+        path = folder / "authority.pem"
         put(path, self.certificate)
         return path
 
-
-def _builder(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, days: float, starts: float = -20.0
-) -> x509.CertificateBuilder:
-    now = datetime.now(UTC)
-    return (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now + timedelta(days=starts))
-        .not_valid_after(now + timedelta(days=days))
-    )
-
-
-def _named(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else [])
+    def _sign(
+        self, subject: str, key: ec.EllipticCurvePrivateKey, extension: x509.ExtensionType, starts: float, days: float
+    ) -> bytes:
+        subject_name, issuer_name = (
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, each)]) for each in (subject, self._name)
+        )
+        now, is_critical = datetime.now(UTC), isinstance(extension, x509.BasicConstraints)
+        certificate = (
+            x509.CertificateBuilder(issuer_name, subject_name, key.public_key(), x509.random_serial_number())
+            .not_valid_before(now + timedelta(days=starts))
+            .not_valid_after(now + timedelta(days=days))
+            .add_extension(extension, is_critical)
+            .sign(self._key, hashes.SHA256())
+        )
+        return certificate.public_bytes(Encoding.PEM)
 
 
 def _alternative(name: str) -> x509.GeneralName:

@@ -1,12 +1,15 @@
-"""What tests count with: a list that counts what is read of it, so that a step is seen to cost the same in a long text,
-and a clock that a test moves on.
+"""What tests count and record with: a list that counts what is read of it, so that a step is seen to cost the same in a long
+text, a clock that a test moves on, and what toy drafters have in common.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from moa_shared.drafting.base import Rows, TokenIds
 
 
 class CountedList(list[Any]):
@@ -46,17 +49,10 @@ class TouchedTokens(Sequence[int]):
     def __len__(self) -> int:
         return len(self._values)
 
-    @overload
-    def __getitem__(self, index: int) -> int: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[int]: ...
-    def __getitem__(self, index: int | slice) -> int | list[int]:
-        if isinstance(index, slice):
-            chosen: list[int] = self._values[index].tolist()
-            self.touched += len(chosen)
-            return chosen
-        self.touched += 1
-        return int(self._values[index])
+    def __getitem__(self, index: Any) -> Any:
+        found = self._values[index].tolist()
+        self.touched += len(found) if isinstance(index, slice) else 1
+        return found
 
     def __iter__(self) -> Iterator[int]:
         for token in self._values.tolist():
@@ -65,3 +61,41 @@ class TouchedTokens(Sequence[int]):
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> npt.NDArray[Any]:
         return np.array(self._values, dtype=dtype)
+
+
+class RecordingDrafter:
+    """Keeps the text and the positions of the rows of memory and of states; drafting is left to others."""
+
+    def __init__(self) -> None:
+        self.tokens: list[int] = []
+        self.memory: list[int] = []
+        self.states: list[int] = []
+
+    @property
+    def token_ids(self) -> TokenIds | None:
+        return None
+
+    @property
+    def most_depth(self) -> int | None:
+        return None
+
+    @property
+    def next_position(self) -> int:
+        return len(self.tokens)
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        self.tokens += tokens
+
+    def crop(self, length: int) -> None:
+        del self.tokens[length:]
+        self.memory = [position for position in self.memory if position < length]
+        self.states = [position for position in self.states if position < length]
+
+    def append_memory(self, start: int, rows: Rows) -> None:
+        self.memory += range(start, start + len(rows))
+
+    def append_reused_state(self, start: int, rows: Rows) -> None:
+        self.states += range(start, start + len(rows))
+
+    def catch_up(self, most: int) -> bool:
+        return True

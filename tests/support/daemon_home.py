@@ -31,18 +31,12 @@ class Home:
     def paths(self) -> DaemonPaths:
         return DaemonPaths(self.folder / "RUNTIME_DIR/moa")
 
-    def run(self, *arguments: str, cwd: Path | None = None) -> tuple[int, str, str]:
+    def run(self, *arguments: str) -> tuple[int, str, str]:
         """Runs a command: exit code, standard output, standard error."""
         done = subprocess.run(
-            [*CLIENT, *arguments],
-            env=self.environment,
-            cwd=cwd,
-            capture_output=True,
-            text=True,
-            stdin=subprocess.DEVNULL,
-            timeout=PATIENCE,
-            check=False,
-        )
+            [*CLIENT, *arguments], env=self.environment, capture_output=True, text=True,
+            stdin=subprocess.DEVNULL, timeout=PATIENCE, check=False,
+        )  # fmt: skip
         return done.returncode, done.stdout, done.stderr
 
     def status(self) -> dict[str, Any]:
@@ -77,13 +71,8 @@ def daemon_home(environment: dict[str, str], **settings: str) -> Iterator[Home]:
     `settings`: of `moa-client`, as in the environment: SERVER="127.0.0.1:50051".
     """
     folder = Path(tempfile.mkdtemp(prefix="moa", dir="/tmp"))  # pytest's are too long for a socket
-    everywhere = {
-        "DAEMON": "true",
-        "TEMPERATURE": "0",  # of chats, which are compared with the target's own text
-        "TOP_P": "1",
-        "HISTORY": "true",
-        "ENDPOINT_PORT": "0",
-    }
+    everywhere = {"DAEMON": "true", "HISTORY": "true", "ENDPOINT_PORT": "0"}
+    everywhere |= {"TEMPERATURE": "0", "TOP_P": "1"}  # of chats, which are compared with the target's own text
     given = {f"MOA_CLIENT_{name}": value for name, value in (everywhere | settings).items()}
     folders = {f"XDG_{name}": str(folder / name) for name in ("RUNTIME_DIR", "DATA_HOME", "STATE_HOME")}
     home = Home(folder, environment | given | folders)

@@ -12,6 +12,8 @@ from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.models.network.network import Weights
 
+from tests.support.tiny_models import tiny_model
+
 Rows = npt.NDArray[np.float32]
 
 ODD = DrafterConfig(
@@ -33,25 +35,13 @@ def normal(*shape: int, seed: int) -> Rows:
 
 def target_arrays(config: DrafterConfig, inner: int = 32) -> dict[str, npt.NDArray[Any]]:
     """The target's parts: random, with a tied head."""
-    query = config.target_heads * config.target_head_dim
-    keys, hidden = config.target_kv_heads * config.target_head_dim, config.hidden_size
-    generator = np.random.default_rng(7)
-    shapes = {
-        "self_attn.q_proj": (query, hidden), "self_attn.k_proj": (keys, hidden), "self_attn.v_proj": (keys, hidden),
-        "self_attn.o_proj": (hidden, query), "mlp.gate_proj": (inner, hidden), "mlp.up_proj": (inner, hidden),
-        "mlp.down_proj": (hidden, inner),
-    }  # fmt: skip
-    embeddings = generator.standard_normal((config.vocab_size, hidden), np.float32)
-    arrays = {"model.embed_tokens.weight": embeddings, "lm_head.weight": embeddings}
-    arrays["model.norm.weight"] = np.ones(hidden, np.float32)
-    for layer in range(config.target_layers):
-        for name, shape in shapes.items():
-            weight = 0.5 * generator.standard_normal(shape, np.float32) * np.float32(shape[1] ** -0.5)
-            arrays[f"model.layers.{layer}.{name}.weight"] = weight
-        for name in ("input_layernorm", "post_attention_layernorm"):
-            weight = 1 + generator.standard_normal(hidden, np.float32) / np.float32(5)
-            arrays[f"model.layers.{layer}.{name}.weight"] = weight
-    return arrays
+    made = tiny_model(
+        seed=7, vocab_size=config.vocab_size, hidden_size=config.hidden_size, intermediate_size=inner,
+        num_hidden_layers=config.target_layers, num_attention_heads=config.target_heads,
+        num_key_value_heads=config.target_kv_heads, head_dim=config.target_head_dim, tie_word_embeddings=True,
+    )  # fmt: skip
+    arrays = {name: array * 0.5 if "_proj" in name else array for name, array in made.tensors.items()}
+    return arrays | {"lm_head.weight": arrays["model.embed_tokens.weight"]}
 
 
 def make_decoder(reused_layers: int = 0, kind: str = "numpy") -> DraftDecoder:

@@ -33,6 +33,10 @@ _GEMMA_4 = {
     "sliding_window": WINDOW, "global_head_dim": 64,
     "rope_parameters": {"full_attention": _PROPORTIONAL, "sliding_attention": _PLAIN},
 }  # fmt: skip
+_GEMMA_4_WIDE = {
+    **_GEMMA_4, "num_hidden_layers": 4, "layer_types": _TWO_LAYERS * 2, "attention_k_eq_v": True,
+    "num_global_key_value_heads": 1,
+}  # fmt: skip
 _PHI_4 = {**_WIDE, "head_dim": None, "pad_token_id": None, "original_max_position_embeddings": 32}
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": WINDOW}),
@@ -40,52 +44,27 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "ministral": ("Ministral", {"sliding_window": WINDOW, "layer_types": _LAYERS}),
     "ministral 3": ("Ministral3", {"rope_parameters": {**_YARN, "llama_4_scaling_beta": 0.3, "mscale": 1.0, "mscale_all_dim": 0.5}}),
     "gemma 2": ("Gemma2", {**_GEMMA, "attn_logit_softcapping": 2.0, "final_logit_softcapping": 3.0}),
-    "gemma 3": (
-        "Gemma3",
-        {**_GEMMA, "rope_parameters": {"full_attention": _LINEAR, "sliding_attention": _PLAIN}},
-    ),
-    "gemma 4": (
-        "Gemma4Text",
-        {
-            **_GEMMA_4, "num_hidden_layers": 4, "layer_types": _TWO_LAYERS * 2, "hidden_size_per_layer_input": 0,
-            "attention_k_eq_v": True, "num_global_key_value_heads": 1, "final_logit_softcapping": 3.0,
-        },
-    ),
-    "gemma 4, 12B": (
-        "Gemma4UnifiedText",
-        {
-            **_GEMMA_4, "num_hidden_layers": 4, "layer_types": _TWO_LAYERS * 2, "attention_k_eq_v": True,
-            "num_global_key_value_heads": 1,
-        },
-    ),
-    "gemma 4 with embeddings by layer": (
-        "Gemma4Text",
-        {
-            **_GEMMA_4, "num_hidden_layers": 6, "layer_types": _TWO_LAYERS * 3, "hidden_size_per_layer_input": 32,
-            "vocab_size_per_layer_input": SIZES["vocab_size"], "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
-            "tie_word_embeddings": True,
-        },
-    ),
+    "gemma 3": ("Gemma3", {**_GEMMA, "rope_parameters": {"full_attention": _LINEAR, "sliding_attention": _PLAIN}}),
+    "gemma 4": ("Gemma4Text", {**_GEMMA_4_WIDE, "hidden_size_per_layer_input": 0, "final_logit_softcapping": 3.0}),
+    "gemma 4, 12B": ("Gemma4UnifiedText", _GEMMA_4_WIDE),
+    "gemma 4 with embeddings by layer": ("Gemma4Text", {
+        **_GEMMA_4, "num_hidden_layers": 6, "layer_types": _TWO_LAYERS * 3, "hidden_size_per_layer_input": 32,
+        "vocab_size_per_layer_input": SIZES["vocab_size"], "num_kv_shared_layers": 3, "use_double_wide_mlp": True,
+        "tie_word_embeddings": True,
+    }),
     "phi 3": ("Phi3", {**_WIDE, "sliding_window": WINDOW, "pad_token_id": None}),
     "phi 4": ("Phi3", {**_PHI_4, "rope_parameters": _LONGROPE}),
     "smollm 3": ("SmolLM3", {**_WIDE, "no_rope_layers": [1, 0, 1]}),
     "olmo 2": ("Olmo2", _WIDE),
-    "olmo 3": (
-        "Olmo3",
-        {
-            **_WIDE, "sliding_window": WINDOW, "layer_types": _LAYERS,
-            "rope_parameters": {"full_attention": _YARN, "sliding_attention": _PLAIN},
-        },
-    ),
+    "olmo 3": ("Olmo3", {
+        **_WIDE, "sliding_window": WINDOW, "layer_types": _LAYERS,
+        "rope_parameters": {"full_attention": _YARN, "sliding_attention": _PLAIN},
+    }),
     "qwen 2 with a window": ("Qwen2", _QWEN_WINDOW),
     "qwen 3 with a window": ("Qwen3", _QWEN_WINDOW),
-    "granite": (
-        "Granite",
-        {
-            **_WIDE, "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.7,
-            "logits_scaling": 2.0,
-        },
-    ),
+    "granite": ("Granite", {
+        **_WIDE, "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.7, "logits_scaling": 2.0,
+    }),
 }  # fmt: skip
 DENSE_FAMILIES = tuple(_FAMILIES)
 _EARLIEST: dict[str, tuple[str, dict[str, Any]]] = {  # whose form is the kernels' first; here with scaled positions
@@ -94,9 +73,7 @@ _EARLIEST: dict[str, tuple[str, dict[str, Any]]] = {  # whose form is the kernel
     "llama, linear": ("Llama", {"rope_parameters": _LINEAR, "tie_word_embeddings": True}),
     "qwen 2": ("Qwen2", {"rope_parameters": {**_YARN, "beta_fast": 20.0, "beta_slow": 2.0}}),
     "qwen 3": ("Qwen3", {"rope_parameters": {**_YARN, "attention_factor": 1.25}}),
-    "phi 4 mini": (
-        "Phi3", {**_PHI_4, "hidden_size": 256, "rope_parameters": {**_LONGROPE, "partial_rotary_factor": 0.5}}
-    ),
+    "phi 4 mini": ("Phi3", {**_PHI_4, "hidden_size": 256, "rope_parameters": {**_LONGROPE, "partial_rotary_factor": 0.5}}),
 }  # fmt: skip
 _IN_GGUF: dict[str, dict[str, Any]] = {  # as llama.cpp's code has it: the file does not say
     "gemma 2": {"query_pre_attn_scalar": SIZES["head_dim"]},
@@ -142,37 +119,25 @@ _MIXED_YARN = {
     "rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32, "truncate": False,
     "beta_fast": 32.0, "beta_slow": 1.0,
 }  # fmt: skip
-_QWEN = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32}
+_QWEN = {"num_experts": 10, "num_experts_per_tok": 3, "moe_intermediate_size": 32, "norm_topk_prob": True}
+_OLMOE = {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3}
 _MIXED: dict[str, tuple[str, dict[str, Any]]] = {
-    "qwen 3": ("Qwen3Moe", {**_QWEN, "norm_topk_prob": True}),
+    "qwen 3": ("Qwen3Moe", _QWEN),
     "qwen 3, weighed over all": ("Qwen3Moe", {**_QWEN, "norm_topk_prob": False}),
-    "qwen 3 with dense layers": (
-        "Qwen3Moe",
-        {**_QWEN, "norm_topk_prob": True, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]},
-    ),
-    "qwen 3 with a window": ("Qwen3Moe", {**_QWEN, "norm_topk_prob": True, "use_sliding_window": True, "sliding_window": WINDOW}),
+    "qwen 3 with dense layers": ("Qwen3Moe", {**_QWEN, "num_hidden_layers": 4, "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
+    "qwen 3 with a window": ("Qwen3Moe", {**_QWEN, "use_sliding_window": True, "sliding_window": WINDOW}),
     "mixtral": ("Mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "mixtral with a window": ("Mixtral", {"num_local_experts": 4, "sliding_window": WINDOW}),
-    "olmoe": ("Olmoe", {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3, "norm_topk_prob": False}),
-    "olmoe with clips": (
-        "Olmoe", {"hidden_size": 128, "num_experts": 6, "num_experts_per_tok": 3, "clip_qkv": 0.75},
-    ),
-    "gemma 4": (
-        "Gemma4Text",
-        {
-            "enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 32,
-            "hidden_size_per_layer_input": 0, "global_head_dim": 64, "sliding_window": WINDOW, "tie_word_embeddings": False,
-            "layer_types": ["sliding_attention", "full_attention"] * 2, "num_hidden_layers": 4,
-            "attention_k_eq_v": True, "num_global_key_value_heads": 1,
-        },
-    ),
-    "gpt-oss": (
-        "GptOss",
-        {
-            "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": WINDOW, "rope_parameters": _MIXED_YARN,
-            "swiglu_limit": 0.6,
-        },
-    ),
+    "olmoe": ("Olmoe", {**_OLMOE, "norm_topk_prob": False}),
+    "olmoe with clips": ("Olmoe", {**_OLMOE, "clip_qkv": 0.75}),
+    "gemma 4": ("Gemma4Text", {
+        **_GEMMA_4_WIDE, "enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 32,
+        "hidden_size_per_layer_input": 0, "tie_word_embeddings": False,
+    }),
+    "gpt-oss": ("GptOss", {
+        "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": WINDOW, "rope_parameters": _MIXED_YARN,
+        "swiglu_limit": 0.6,
+    }),
 }  # fmt: skip
 MIXTURES = tuple(_MIXED)
 

@@ -18,11 +18,7 @@ _ARCHITECTURES = {
     "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4", "qwen3_moe": "qwen3moe", "mixtral": "llama", "gpt_oss": "gpt-oss",
 }  # fmt: skip
 _PAIRED = ("llama", "mistral3", "smollm3", "granite")
-_UNKNOWN = {
-    "q_norm": "attn_q_norm",
-    "k_norm": "attn_k_norm",
-    "lm_head": "output",
-}  # to some architectures of the library
+_UNKNOWN = {"q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "lm_head": "output"}  # to some of its architectures
 _GEMMA_4 = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
 _F32 = gguf.GGMLQuantizationType.F32
 Keys = dict[str, Any]
@@ -70,21 +66,29 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
     kinds.get(type(value), writer.add_uint32)(key, value)
 
 
+_SIZES = {
+    "context_length": "max_position_embeddings", "embedding_length": "hidden_size", "block_count": "num_hidden_layers",
+    "feed_forward_length": "intermediate_size", "attention.head_count": "num_attention_heads",
+    "attention.head_count_kv": "num_key_value_heads",
+}  # fmt: skip
+
+
+def _sizes(config: Keys, rope: Keys) -> Keys:
+    """What the header says of any model."""
+    own = {
+        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+        "rope.freq_base": float(rope["rope_theta"]),
+    }
+    return {key: config[name] for key, name in _SIZES.items()} | own
+
+
 def _keys(config: Keys, architecture: str) -> Keys:
     head_dim = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
     family, rope = config["model_type"], config["rope_parameters"]
     own = rope.get("full_attention", rope)
-    keys: Keys = {
-        "context_length": config["max_position_embeddings"],
-        "embedding_length": config["hidden_size"],
-        "block_count": config["num_hidden_layers"],
-        "feed_forward_length": config["intermediate_size"],
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": config["num_key_value_heads"],
-        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
+    keys: Keys = _sizes(config, own) | {
         "attention.clamp_kqv": config.get("clip_qkv"),
         "rope.dimension_count": int((own.get("partial_rotary_factor") or 1.0) * head_dim),
-        "rope.freq_base": float(own["rope_theta"]),
         "vocab_size": config["vocab_size"],
     }
     if architecture not in ("phi3", "granite", "olmo2"):
@@ -142,22 +146,13 @@ def _gemma4_keys(config: Keys) -> Keys:
         inner = [inner] * (count - shared) + [2 * inner] * shared
     if "num_key_value_heads" in full:
         numbers = [numbers if slides else full["num_key_value_heads"] for slides in kinds]
-    keys = {
-        "context_length": config["max_position_embeddings"],
-        "embedding_length": config["hidden_size"],
-        "block_count": count,
-        "feed_forward_length": inner,
-        "attention.head_count": config["num_attention_heads"],
-        "attention.head_count_kv": numbers,
-        "attention.layer_norm_rms_epsilon": float(config["rms_norm_eps"]),
-        "attention.sliding_window": config["sliding_window"],
-        "attention.sliding_window_pattern": kinds,
-        "attention.shared_kv_layers": shared,
+    keys = _sizes(config, rope["full_attention"]) | {
+        "feed_forward_length": inner, "attention.head_count_kv": numbers,
+        "attention.sliding_window": config["sliding_window"], "attention.sliding_window_pattern": kinds,
+        "attention.shared_kv_layers": shared, "final_logit_softcapping": config["final_logit_softcapping"],
         "embedding_length_per_layer_input": config.get("hidden_size_per_layer_input", 0),
-        "final_logit_softcapping": config["final_logit_softcapping"],
-        "rope.freq_base": float(rope["full_attention"]["rope_theta"]),
         "rope.freq_base_swa": float(rope["sliding_attention"]["rope_theta"]),
-    }
+    }  # fmt: skip
     for name in ("attention.key_length", "attention.value_length", "rope.dimension_count"):
         keys |= {name: full["head_dim"], f"{name}_swa": config["head_dim"]}
     if config.get("enable_moe_block"):
@@ -236,25 +231,29 @@ def _write_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
     """SentencePiece: three special tokens, all bytes if there is room, and made-up words."""
     byte_tokens = [f"<0x{byte:02X}>" for byte in range(256)] if size - 3 >= 256 else []
     words = [f"w{index}" for index in range(size - 3 - len(byte_tokens))]
-    writer.add_tokenizer_model("llama")
     writer.add_tokenizer_pre("default")
-    writer.add_token_list(["<unk>", "<s>", "</s>", *byte_tokens, *words])
-    writer.add_token_scores([-float(index) for index in range(size)])
-    writer.add_token_types([2, 3, 3] + [6] * len(byte_tokens) + [1] * len(words))
-    for name, token in (("bos", 1), ("eos", 2), ("unk", 0), ("pad", 0)):
-        getattr(writer, f"add_{name}_token_id")(token)
+    kinds = [2, 3, 3] + [6] * len(byte_tokens) + [1] * len(words)
+    special = {"bos": 1, "eos": 2, "unk": 0, "pad": 0}
+    _write_tokens(writer, "llama", ["<unk>", "<s>", "</s>", *byte_tokens, *words], kinds, special)
 
 
 def _write_gemma4_vocabulary(writer: gguf.GGUFWriter, size: int) -> None:
     special = ["<pad>", "<eos>", "<bos>", "<unk>", "<turn|>"]
     letters = [chr(ord("a") + index) for index in range(26)] + ["\u2581", "\n", "ab", "\u2581ab", "\n\n"]
     words = [f"w{index}" for index in range(size - len(special) - len(letters))]
-    writer.add_tokenizer_model("gemma4")
-    writer.add_token_list([*special, *letters, *words])
-    writer.add_token_scores([-float(index) for index in range(size)])
-    writer.add_token_types([3] * len(special) + [1] * (size - len(special)))
+    kinds = [3] * len(special) + [1] * (size - len(special))
+    _write_tokens(writer, "gemma4", [*special, *letters, *words], kinds, {"pad": 0, "eos": 1, "bos": 2, "unk": 3})
     writer.add_token_merges(["a b", "\u2581 ab", "\n \n"])
-    for name, token in (("pad", 0), ("eos", 1), ("bos", 2), ("unk", 3)):
-        getattr(writer, f"add_{name}_token_id")(token)
     writer.add_add_space_prefix(False)
     writer.add_add_bos_token(True)
+
+
+def _write_tokens(
+    writer: gguf.GGUFWriter, model: str, tokens: list[str], kinds: list[int], special: dict[str, int]
+) -> None:
+    writer.add_tokenizer_model(model)
+    writer.add_token_list(tokens)
+    writer.add_token_scores([-float(index) for index in range(len(tokens))])
+    writer.add_token_types(kinds)
+    for name, token in special.items():
+        getattr(writer, f"add_{name}_token_id")(token)

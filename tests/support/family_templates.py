@@ -17,30 +17,6 @@ FAMILY_TEMPLATES = {
     {{ '<end_of_turn>\n' }}
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{ '<start_of_turn>model\n' }}{%- endif -%}""",
-    "gemma 4": """{%- macro strip_thinking(text) -%}
-    {%- set ns = namespace(result='') -%}
-    {%- for part in text.split('<channel|>') -%}
-        {%- if '<|channel>' in part -%}{%- set ns.result = ns.result + part.split('<|channel>')[0] -%}
-        {%- else -%}{%- set ns.result = ns.result + part -%}{%- endif -%}
-    {%- endfor -%}
-    {{- ns.result | trim -}}
-{%- endmacro -%}
-{{ bos_token }}
-{%- if (enable_thinking is defined and enable_thinking) or messages[0]['role'] in ['system', 'developer'] -%}
-    {{- '<|turn>system\n' -}}
-    {%- if enable_thinking is defined and enable_thinking -%}{{ '<|think|>' }}{%- endif -%}
-    {%- if messages[0]['role'] in ['system', 'developer'] -%}
-        {{- messages[0]['content'] | trim -}}{%- set messages = messages[1:] -%}
-    {%- endif -%}
-    {{- '<turn|>\n' -}}
-{%- endif -%}
-{%- for message in messages -%}
-    {%- set role = 'model' if message['role'] == 'assistant' else message['role'] -%}
-    {{- '<|turn>' + role + '\n' -}}
-    {%- if role == 'model' -%}{{- strip_thinking(message['content']) -}}{%- else -%}{{- message['content'] | trim -}}{%- endif -%}
-    {{- '<turn|>\n' -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}{{- '<|turn>model\n' -}}{%- endif -%}""",
     "llama 3": """{{- bos_token }}
 {%- if not date_string is defined %}{%- set date_string = "26 Jul 2024" %}{%- endif %}
 {%- if messages[0]['role'] == 'system' %}
@@ -57,36 +33,6 @@ FAMILY_TEMPLATES = {
     "{{'<|im_start|>user<|im_sep|>' + message['content'] + '<|im_end|>'}}{% elif (message['role'] == 'assistant') %}"
     "{{'<|im_start|>assistant<|im_sep|>' + message['content'] + '<|im_end|>'}}{% endif %}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant<|im_sep|>' }}{% endif %}",
-    "mistral": """{%- if messages[0]["role"] == "system" %}
-    {%- set system_message = messages[0]["content"] %}{%- set loop_messages = messages[1:] %}
-{%- else %}{%- set loop_messages = messages %}{%- endif %}
-{%- set ns = namespace() %}{%- set ns.index = 0 %}
-{%- for message in loop_messages %}
-    {%- if not (message.role == "tool" or (message.tool_calls is defined and message.tool_calls is not none)) %}
-        {%- if (message["role"] == "user") != (ns.index % 2 == 0) %}{{- raise_exception("They must alternate.") }}{%- endif %}
-        {%- set ns.index = ns.index + 1 %}
-    {%- endif %}
-{%- endfor %}
-{{- bos_token }}
-{%- for message in loop_messages %}
-    {%- if message["role"] == "user" %}
-        {%- if loop.last and system_message is defined %}{{- "[INST]" + system_message + "\n\n" + message["content"] + "[/INST]" }}
-        {%- else %}{{- "[INST]" + message["content"] + "[/INST]" }}{%- endif %}
-    {%- else %}{{- message["content"] + eos_token }}{%- endif %}
-{%- endfor %}""",
-    "granite": """{%- if messages[0]['role'] == 'system' %}
-  {%- set system_message = messages[0]['content'] %}{%- set loop_messages = messages[1:] %}
-{%- else %}{%- set system_message = "Knowledge Cutoff Date: April 2024." %}{%- set loop_messages = messages %}{%- endif %}
-{{- '<|start_of_role|>system<|end_of_role|>' + system_message + '<|end_of_text|>\n' }}
-{%- for message in loop_messages %}
-  {{- '<|start_of_role|>' + message['role'] + '<|end_of_role|>' + message['content'] + '<|end_of_text|>\n' }}
-  {%- if loop.last and add_generation_prompt %}{{- '<|start_of_role|>assistant<|end_of_role|>' }}{%- endif %}
-{%- endfor %}""",
-    "olmo": "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'assistant' %}{% if not loop.last %}"
-    "{{ '<|assistant|>\n'  + message['content'] + eos_token + '\n' }}{% else %}"
-    "{{ '<|assistant|>\n'  + message['content'] + eos_token }}{% endif %}{% else %}"
-    "{{ '<|' + message['role'] + '|>\n' + message['content'] + '\n' }}{% endif %}"
-    "{% if loop.last and add_generation_prompt %}{{ '<|assistant|>\n' }}{% endif %}{% endfor %}",
 }
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO
 
 CHECKOUT = Path(__file__).resolve().parents[2]
-PATIENCE = 40.0  # seconds until a program that says nothing is taken to hang
+PATIENCE = 100.0  # seconds until a program that says nothing is taken to hang
 
 
 def environment(*roots: str, **more: str) -> dict[str, str]:

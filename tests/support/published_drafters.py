@@ -14,12 +14,9 @@ from tests.support.torch_models import torch_model
 
 THETA = 500_000.0
 LLAMA3: dict[str, Any] = {
-    "rms_norm_eps": 1e-5,
-    "rope_parameters": {"rope_type": "default", "rope_theta": THETA},
-    "tie_word_embeddings": False,
-    "eos_token_id": END,
-    "max_position_embeddings": 256,
-}
+    "rms_norm_eps": 1e-5, "rope_parameters": {"rope_type": "default", "rope_theta": THETA},
+    "tie_word_embeddings": False, "eos_token_id": END, "max_position_embeddings": 256,
+}  # fmt: skip
 HIDDEN, HEADS, KV_HEADS, HEAD_DIM = (
     SIZES[name] for name in ("hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim")
 )
@@ -112,11 +109,8 @@ def eagle3_tensors(
 ) -> Tensors:
     """The tensors of an EAGLE-3 checkpoint, in float16.
 
-    Args:
-        changes: other tensors; None takes one out.
-        layer: what its one layer is called.
-        states: of the target that it reads.
-        hidden: its own width.
+    `changes`: other tensors, None takes one out; `layer`: what its one layer is called; `states`: of the target that it
+    reads; `hidden`: its own width.
     """
     tensors: dict[str, torch.Tensor | None] = {
         "fc.weight": _matrix(hidden, states * HIDDEN, 1),
@@ -130,11 +124,8 @@ def eagle3_tensors(
     ids = 2 * torch.arange(EAGLE3_VOCAB) + 1
     tensors |= {"d2t": ids - torch.arange(EAGLE3_VOCAB), "t2d": torch.isin(torch.arange(SIZES["vocab_size"]), ids)}
     merged = (tensors | dict(changes or {})).items()
-    return {
-        name: (tensor.half() if tensor.is_floating_point() else tensor).clone()
-        for name, tensor in merged
-        if tensor is not None
-    }
+    kept = {name: tensor for name, tensor in merged if tensor is not None}
+    return {name: (each.half() if each.is_floating_point() else each).clone() for name, each in kept.items()}
 
 
 def dflash_tensors() -> Tensors:
@@ -153,14 +144,14 @@ def publish(folder: Path, tensors: Tensors, config: dict[str, Any], *, pickled: 
     """Writes a checkpoint as the hub has it."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
-    single = "pytorch_model.bin" if pickled else "model.safetensors"
+    single, write = ("pytorch_model.bin", torch.save) if pickled else ("model.safetensors", save_file)
     if shards == 1:
-        _write(folder / single, tensors, pickled=pickled)
+        write(tensors, folder / single)
         return folder
     stem, _, ending = single.partition(".")
     places = {name: f"{stem}-{index % shards + 1:05}-of-{shards:05}.{ending}" for index, name in enumerate(tensors)}
     for file in set(places.values()):
-        _write(folder / file, {name: tensors[name] for name in tensors if places[name] == file}, pickled=pickled)
+        write({name: tensors[name] for name in tensors if places[name] == file}, folder / file)
     (folder / f"{single}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": places}))
     return folder
 
@@ -189,13 +180,6 @@ def publish_speculator(folder: Path) -> Path:
 def publish_dflash(folder: Path) -> Path:
     """As z-lab/Qwen3-8B-DFlash-b16: config.json and model.safetensors."""
     return publish(folder, dflash_tensors(), DFLASH_CONFIG)
-
-
-def _write(path: Path, tensors: Tensors, *, pickled: bool) -> None:
-    if pickled:
-        torch.save(tensors, path)
-    else:
-        save_file(tensors, path)
 
 
 def eagle_layer(prefix: str, width: int, queries: int, keys: int, inner: int, seed: int) -> Tensors:

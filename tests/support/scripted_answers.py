@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from itertools import takewhile
 from typing import Any
 
 import openai
@@ -38,6 +39,7 @@ from moa_shared.protocol.finish_rule import Finish
 from moa_shared.sampling.settings import NOTHING_SAID, TokenChances
 
 MODEL = "scripted/model"
+Script = Callable[["ScriptedAnswer"], Awaitable[None]]
 
 
 def spelling(token: int) -> str:
@@ -68,7 +70,7 @@ class ScriptedAnswer:
         self.state = LinkState.GOOD
         self._written: list[str] = []
         self._updates = Subscription()
-        self._script: asyncio.Task[None] | None = None
+        self._script: asyncio.Future[None] | None = None
 
     @property
     def status(self) -> LinkStatus:
@@ -83,26 +85,20 @@ class ScriptedAnswer:
         self._updates.close()
         self.closed.set()
 
-    def follow(self, script: Callable[[ScriptedAnswer], Awaitable[None]]) -> None:
+    def follow(self, script: Script) -> None:
         """Does what a script says."""
-
-        async def run() -> None:
-            await script(self)
-
-        self._script = asyncio.create_task(run())
+        self._script = asyncio.ensure_future(script(self))
 
     def commit_tokens(self, *tokens: int) -> None:
         """The server decides tokens, whose text is that of `ScriptedSource.decode`, and tells chances if asked."""
         wanted = self.options.chances
         chances = tuple(chances_of(token, wanted.likeliest) for token in tokens) if wanted is not None else ()
-        shown = "".join(map(spelling, tokens))
-        self._tell(Committed(tokens, text=shown, chances=chances))
+        self._tell(Committed(tokens, text="".join(map(spelling, tokens)), chances=chances))
 
     def commit(self, *words: str) -> None:
         """The server decides words; what was written and differs is withdrawn first."""
-        agreed = 0
-        while agreed < min(len(words), len(self._written)) and words[agreed] == self._written[agreed]:
-            agreed += 1
+        same = (one == two for one, two in zip(words, self._written, strict=False))
+        agreed = sum(takewhile(bool, same))
         self._written = self._written[agreed:]
         if agreed:
             self._tell(Committed(tuple(range(agreed)), agreed, "".join(words[:agreed])))
@@ -118,12 +114,10 @@ class ScriptedAnswer:
         self._tell(Provisional(tuple(range(len(words))), added="".join(words)))
 
     def link(self, state: LinkState) -> None:
-        """The state of the link changes."""
         self.state = state
         self._updates.push_update(Update(LinkChanged(state), status=self.status))
 
     def end(self, finish: Finish = Finish.END_OF_TEXT, *, provisional: bool = False) -> None:
-        """The answer is over."""
         self._tell(Ended(finish, provisional))
 
     def settle(self, outcome: AnswerOutcome, finish: Finish = Finish.END_OF_TEXT) -> None:
@@ -132,18 +126,13 @@ class ScriptedAnswer:
         self._tell(Settled((), outcome, finish))
 
     def fail(self, error: MoaError) -> None:
-        """There is no (more) answer."""
         self._tell(Failed(error))
 
     def hold_back(self) -> None:
-        """The device has more, which is unlikely to be right."""
         self._tell(HeldBack())
 
     def _tell(self, event: SurfaceEvent) -> None:
         self._updates.push_update(Update(event, 1, self.status))
-
-
-Script = Callable[[ScriptedAnswer], Awaitable[None]]
 
 
 def saying(*words: str, finish: Finish = Finish.END_OF_TEXT) -> Script:

@@ -1,7 +1,6 @@
 """What a test does that cannot run on this machine."""
 
 import os
-from importlib.util import find_spec
 from typing import NoReturn
 
 import pytest
@@ -13,14 +12,6 @@ def cannot_run(reason: str) -> NoReturn:
     if os.environ.get("MOA_NO_SKIPS"):
         pytest.fail(reason)
     pytest.skip(reason)
-
-
-def needs_package(name: str) -> None:
-    """Skips the module that is being imported where a package is not installed; with MOA_NO_SKIPS=1 it goes on, and
-    fails at the import of the package.
-    """
-    if find_spec(name) is None and not os.environ.get("MOA_NO_SKIPS"):
-        pytest.skip(f"{name} is not installed: pip install '.[test-clients]'", allow_module_level=True)
 
 
 _IN_CI = 100  # of the profile `ci`

@@ -35,24 +35,13 @@ class Display(pyte.HistoryScreen):
         rows = [*self.history.top, *(self.buffer[row] for row in range(self.lines))]
         return "\n".join("".join(row[at].data for at in range(self.columns)).rstrip() for row in rows)
 
-    @property
-    def dim(self) -> str:
-        """The provisional text on the screen."""
-        return self._cells_with("blink")
-
-    @property
-    def italics(self) -> str:
-        """What of it is less likely to stay."""
-        return self._cells_with("italics")
-
-    @property
-    def underlined(self) -> str:
-        """The text on the screen that is marked as a correction."""
-        return self._cells_with("underscore")
-
     def _cells_with(self, style: str) -> str:
         rows = [self.buffer[row] for row in range(self.lines)]
         return "".join(row[at].data for row in rows for at in range(self.columns) if getattr(row[at], style))
+
+    dim = property(lambda self: self._cells_with("blink"))  # the provisional text on the screen
+    italics = property(lambda self: self._cells_with("italics"))  # what of it is less likely to stay
+    underlined = property(lambda self: self._cells_with("underscore"))  # what is marked as a correction
 
 
 class Terminal:
@@ -118,9 +107,7 @@ class Terminal:
     def close(self) -> None:
         try:
             self.process.close(force=True)
-        except (
-            pexpect.ExceptionPexpect
-        ):  # it is killed, but on a busy machine even that takes longer than pexpect waits
+        except pexpect.ExceptionPexpect:  # it is killed, but even that may take longer than pexpect waits
             self.process.wait()
 
 

@@ -53,19 +53,14 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
         random = np.random.default_rng(seed)
         path = tmp_path / name
         writer = gguf.GGUFWriter(path, architecture)
-        writer.add_name("tiny")
-        writer.add_context_length(64)
-        writer.add_embedding_length(HIDDEN)
-        writer.add_block_count(LAYERS)
-        writer.add_feed_forward_length(MLP)
-        writer.add_head_count(HEADS)
-        writer.add_head_count_kv(KV_HEADS)
-        writer.add_layer_norm_rms_eps(epsilon)
-        writer.add_rope_freq_base(10000.0)
-        writer.add_rope_dimension_count(rotated)
-        writer.add_key_length(HIDDEN // HEADS)
-        writer.add_value_length(HIDDEN // HEADS)
-        writer.add_vocab_size(len(tokens))
+        facts = {
+            "name": "tiny", "context_length": 64, "embedding_length": HIDDEN, "block_count": LAYERS,
+            "feed_forward_length": MLP, "head_count": HEADS, "head_count_kv": KV_HEADS, "layer_norm_rms_eps": epsilon,
+            "rope_freq_base": 10000.0, "rope_dimension_count": rotated, "key_length": HIDDEN // HEADS,
+            "value_length": HIDDEN // HEADS, "vocab_size": len(tokens),
+        }  # fmt: skip
+        for key, fact in facts.items():
+            getattr(writer, f"add_{key}")(fact)
         for key, value in (sampling or {}).items():
             (writer.add_int32 if isinstance(value, int) else writer.add_float32)(f"general.sampling.{key}", value)
         if rope_scaling is not None:
@@ -80,12 +75,10 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
             writer.add_token_scores([-float(index) for index in range(len(tokens))])
         elif tokenizer != "llama":
             writer.add_token_merges(merges)
-        writer.add_bos_token_id(1)
+        for token, number in {"bos": 1, "eos": 2, "unk": 0, "pad": 2}.items():
+            getattr(writer, f"add_{token}_token_id")(number)
         if add_bos is not None:
             writer.add_add_bos_token(add_bos)
-        writer.add_eos_token_id(2)
-        writer.add_unk_token_id(0)
-        writer.add_pad_token_id(2)
         writer.add_chat_template(template)
 
         def add(tensor: str, *shape: int) -> None:
@@ -100,7 +93,6 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
             else:
                 writer.add_tensor(tensor, values + (len(shape) == 1))
 
-        kv_width = HIDDEN // HEADS * KV_HEADS
         add("token_embd.weight", len(tokens), HIDDEN)
         add("output_norm.weight", HIDDEN)
         if untied:
@@ -109,26 +101,18 @@ def write_gguf(tmp_path: Path) -> GgufWriter:
             writer.add_tensor(extra, np.ones(4, np.float32))
         if rope_factors:
             add("rope_freqs.weight", HIDDEN // HEADS // 2)
+        keys = HIDDEN // HEADS * KV_HEADS
+        widths = {"q": HIDDEN, "k": keys, "v": keys, "output": HIDDEN}
+        names: dict[str, tuple[int, ...]] = {"attn_norm.weight": (HIDDEN,), "ffn_norm.weight": (HIDDEN,)}
+        names |= {f"attn_{name}.weight": (rows, HIDDEN) for name, rows in widths.items()}
+        if architecture == "qwen2" or biases:
+            names |= {f"attn_{name}.bias": (widths[name],) for name in ("q", "k", "v", "output")[: 3 + biases]}
+        if architecture == "qwen3":
+            names |= {f"attn_{name}_norm.weight": (HIDDEN // HEADS,) for name in "qk"}
+        names |= {"ffn_gate.weight": (MLP, HIDDEN), "ffn_up.weight": (MLP, HIDDEN), "ffn_down.weight": (HIDDEN, MLP)}
         for layer in range(LAYERS):
-            prefix = f"blk.{layer}."
-            add(prefix + "attn_norm.weight", HIDDEN)
-            add(prefix + "ffn_norm.weight", HIDDEN)
-            add(prefix + "attn_q.weight", HIDDEN, HIDDEN)
-            add(prefix + "attn_k.weight", kv_width, HIDDEN)
-            add(prefix + "attn_v.weight", kv_width, HIDDEN)
-            add(prefix + "attn_output.weight", HIDDEN, HIDDEN)
-            if architecture == "qwen2" or biases:
-                add(prefix + "attn_q.bias", HIDDEN)
-                add(prefix + "attn_k.bias", kv_width)
-                add(prefix + "attn_v.bias", kv_width)
-            if biases:
-                add(prefix + "attn_output.bias", HIDDEN)
-            if architecture == "qwen3":
-                add(prefix + "attn_q_norm.weight", HIDDEN // HEADS)
-                add(prefix + "attn_k_norm.weight", HIDDEN // HEADS)
-            add(prefix + "ffn_gate.weight", MLP, HIDDEN)
-            add(prefix + "ffn_up.weight", MLP, HIDDEN)
-            add(prefix + "ffn_down.weight", HIDDEN, MLP)
+            for name, shape in names.items():
+                add(f"blk.{layer}.{name}", *shape)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()

@@ -21,15 +21,9 @@ from tokenizers.pre_tokenizers import WhitespaceSplit
 
 FAMILIES = ["llama", "qwen2", "qwen3"]
 SIZES: dict[str, int] = {  # which the kernels take
-    "vocab_size": 97,
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "max_position_embeddings": 128,
-}
+    "vocab_size": 97, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "head_dim": 32, "max_position_embeddings": 128,
+}  # fmt: skip
 SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 8}  # for torch alone
 WORDS = tuple(f"w{index}" for index in range(SIZES["vocab_size"]))
 END = 2  # the token that ends a text of a target on disk
@@ -82,13 +76,10 @@ def _shapes(family: str, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     rows["v"] = rows["k"]
     layer: dict[str, tuple[int, ...]] = {
         **{f"self_attn.{name}_proj.weight": (count, hidden) for name, count in rows.items()},
-        "self_attn.o_proj.weight": (hidden, rows["q"]),
-        "mlp.gate_proj.weight": (mlp, hidden),
-        "mlp.up_proj.weight": (mlp, hidden),
-        "mlp.down_proj.weight": (hidden, mlp),
-        "input_layernorm.weight": (hidden,),
-        "post_attention_layernorm.weight": (hidden,),
-    }
+        "self_attn.o_proj.weight": (hidden, rows["q"]), "mlp.gate_proj.weight": (mlp, hidden),
+        "mlp.up_proj.weight": (mlp, hidden), "mlp.down_proj.weight": (hidden, mlp),
+        "input_layernorm.weight": (hidden,), "post_attention_layernorm.weight": (hidden,),
+    }  # fmt: skip
     if family == "qwen2":
         layer |= {f"self_attn.{name}_proj.bias": (count,) for name, count in rows.items()}
     if family == "qwen3":
@@ -97,9 +88,9 @@ def _shapes(family: str, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
     shapes |= {f"model.layers.{index}.{name}": shape for index in layers for name, shape in layer.items()}
     shapes |= {"model.norm.weight": (hidden,)}
-    return (
-        shapes if config["tie_word_embeddings"] else {**shapes, "lm_head.weight": shapes["model.embed_tokens.weight"]}
-    )
+    if not config["tie_word_embeddings"]:
+        shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
+    return shapes
 
 
 class ModelWeights(ArrayWeights):

@@ -10,36 +10,25 @@ from moa_client.tools.answer_reader import AnswerReader, CallPiece, Piece, joine
 from moa_client.tools.formats import ToolFormat
 from moa_client.tools.tool import Tool, ToolCall
 
-WEATHER = Tool(
-    "get_weather",
-    "The weather of a place.",
-    {
-        "type": "object",
-        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
-        "required": ["city"],
-        "additionalProperties": False,
-    },
-)
+
+def schema(required: str, **properties: Any) -> dict[str, Any]:
+    """Of an object. `required`: names apart by spaces."""
+    return {"type": "object", "properties": properties, "required": required.split(), "additionalProperties": False}
+
+
+TEXT = {"type": "string"}
+WEATHER = Tool("get_weather", "The weather of a place.", schema("city", city=TEXT, days={"type": "integer"}))
 NOTE = Tool(
     "take-note",
     "Keeps a note.",
-    {
-        "type": "object",
-        "properties": {
-            "text": {"type": "string"},
-            "tags": {"type": "array", "items": {"type": "string"}},
-            "place": {
-                "type": "object",
-                "properties": {"x": {"type": "number"}, "exact": {"type": "boolean"}},
-                "required": ["x", "exact"],
-                "additionalProperties": False,
-            },
-            "level": {"type": "string", "enum": ["low", "high"]},
-            "until": {"anyOf": [{"type": "integer"}, {"type": "null"}]},
-        },
-        "required": ["text", "place"],
-        "additionalProperties": False,
-    },
+    schema(
+        "text place",
+        text=TEXT,
+        tags={"type": "array", "items": TEXT},
+        place=schema("x exact", x={"type": "number"}, exact={"type": "boolean"}),
+        level={"type": "string", "enum": ["low", "high"]},
+        until={"anyOf": [{"type": "integer"}, {"type": "null"}]},
+    ),
 )
 NOW = Tool("now", "The time.", {"type": "object", "properties": {}, "additionalProperties": False})
 TOOLS = (WEATHER, NOTE, NOW)
@@ -73,7 +62,6 @@ def cuts() -> st.SearchStrategy[list[int]]:
 
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-_KEY = st.from_regex(r"[a-z_]{1,8}", fullmatch=True)
 
 
 def texts() -> st.SearchStrategy[str]:

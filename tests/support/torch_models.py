@@ -1,34 +1,24 @@
-"""Tiny random models in torch: the yardstick of what the kernels compute."""
+"""Tiny random models in torch: the yardstick of what the kernels compute; and blocks as the drafters' authors draw them."""
+
+from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import (
-    LlamaConfig,
-    LlamaForCausalLM,
-    PreTrainedModel,
-    Qwen2Config,
-    Qwen2ForCausalLM,
-    Qwen3Config,
-    Qwen3ForCausalLM,
-)
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
 from tests.support.tiny_models import TinyModel, tiny_model
 
-_CLASSES: dict[str, tuple[Any, Any]] = {
-    "llama": (LlamaConfig, LlamaForCausalLM),
-    "qwen2": (Qwen2Config, Qwen2ForCausalLM),
-    "qwen3": (Qwen3Config, Qwen3ForCausalLM),
-}
+if TYPE_CHECKING:
+    from moa_training.objective.blocks import Blocks
 
 
 def torch_model(family: str = "llama", dtype: torch.dtype = torch.float32, **changes: Any) -> PreTrainedModel:
     """`tiny_model` in torch."""
     made = tiny_model(family, **changes)
-    config_class, model_class = _CLASSES[family]
-    model: PreTrainedModel = model_class(config_class(**made.config))
+    model: PreTrainedModel = AutoModelForCausalLM.from_config(AutoConfig.for_model(**made.config))
     tensors = {name: torch.from_numpy(array) for name, array in made.tensors.items()}
     if made.config["tie_word_embeddings"]:
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
@@ -53,12 +43,25 @@ def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
 def draw_weights(model: PreTrainedModel) -> None:
     """Weights large enough that every token's logits depend on every other."""
     for name, parameter in model.named_parameters():
-        if "norm" in name:
-            parameter.normal_(1.0, 0.1)
-        elif parameter.dim() == 2:
-            parameter.normal_(0.0, parameter.shape[1] ** -0.5)
-        else:
-            parameter.normal_(0.0, 0.1)
+        deviation = parameter.shape[1] ** -0.5 if parameter.dim() == 2 else 0.1
+        parameter.normal_(*((1.0, 0.1) if "norm" in name else (0.0, deviation)))
     for name, buffer in model.named_buffers():
         if name.endswith("layer_scalar"):  # Gemma 4's
             buffer.uniform_(0.6, 1.4)
+
+
+def build_blocks(inside: torch.Tensor, every: torch.Tensor | None, staircase: torch.Tensor) -> Blocks:
+    """Masks of a batch whose blocks have given lengths.
+
+    Args:
+        inside: [batch, length] bool, tokens of answers; everywhere else each position starts a block.
+        every: [batch] block length of each row: inside answers, index % every == 0 starts a block; None: an answer is
+            one block.
+        staircase: [batch] bool: rows whose self-attention sees only its own block after the start, and itself.
+    """
+    from moa_training.objective.blocks import Blocks
+
+    starts = ~inside
+    if every is not None:
+        starts = starts | (torch.arange(inside.shape[1])[None] % every[:, None] == 0)
+    return Blocks.from_starts(starts, staircase)

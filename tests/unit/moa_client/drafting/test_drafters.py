@@ -29,7 +29,7 @@ from moa_shared.models.network.network import Network
 from moa_shared.sampling.settings import Constraint, Sampling, choice_of
 from moa_shared.tree import DraftTree
 
-from tests.support.recording_drafter import RecordingDrafter
+from tests.support.counted import RecordingDrafter
 from tests.support.tiny_models import SIZES, ModelWeights, tiny_model
 from tests.support.toy_forms import FIRST, ToyForms
 

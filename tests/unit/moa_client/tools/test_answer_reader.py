@@ -227,7 +227,7 @@ def test_a_family_is_known_by_its_template() -> None:
     assert [find_format(" ".join(form.signs)) for form in FORMATS] == list(FORMATS)
     coder = "'\\n<tool_call>\\n<function=' + tool_call.name + '>\\n'"
     assert isinstance(find_format(coder), QwenXml)
-    families = ("phi 4", "olmo", "llama 3", "granite", "gemma 3")
+    families = ("phi 4", "llama 3", "gemma 3")
     assert all(find_format(FAMILY_TEMPLATES[family]) is DEFAULT for family in families)
     assert [find_thinking(each.sign) for each in THINKINGS] == list(THINKINGS)
     assert find_thinking(FAMILY_TEMPLATES["phi 4"]) is None

@@ -25,7 +25,7 @@ from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 
-from tests.support.recording_drafter import RecordingDrafter
+from tests.support.counted import RecordingDrafter
 
 VOCAB = 512
 

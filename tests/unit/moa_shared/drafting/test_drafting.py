@@ -14,7 +14,7 @@ from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
 
-from tests.support.recording_drafter import RecordingDrafter
+from tests.support.counted import RecordingDrafter
 from tests.unit.moa_shared.drafting.test_growing import ToyDrafter, survival
 
 VOCAB = 7

@@ -10,9 +10,8 @@ from moa_shared.models import resolve
 from moa_shared.models.hub import HUB_ID, HubModel, choose_files, fetch_from_hub, pull, pulled
 from moa_shared.programs.progress import SilentProgress
 
-from tests.support.fake_hub import FakeHub, serving
 from tests.support.messages import says
-from tests.support.model_places import use_hub_cache
+from tests.support.model_places import FakeHub, serving, use_hub_cache
 from tests.support.tiny_gguf import GgufWriter
 
 SILENT = SilentProgress()

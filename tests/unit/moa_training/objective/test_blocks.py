@@ -10,7 +10,7 @@ from moa_training.data.shards import TokenRow
 from moa_training.objective.blocks import Blocks, draw_blocks, own_share, with_own_choices
 from moa_training.settings import BlockSettings
 
-from tests.support.training_blocks import build_blocks
+from tests.support.torch_models import build_blocks
 
 
 def batch() -> PackedBatch:

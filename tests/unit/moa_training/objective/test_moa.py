@@ -24,8 +24,7 @@ from torch.nn import functional
 from tests.support.decoders import decoder_of, encoder_of
 from tests.support.skipping import examples
 from tests.support.tiny_training import tiny_settings
-from tests.support.torch_models import torch_model
-from tests.support.training_blocks import build_blocks
+from tests.support.torch_models import build_blocks, torch_model
 
 LENGTH, VOCAB = 18, 30
 CONFIG = DrafterConfig(
