@@ -129,8 +129,9 @@ class World:
     def start(
         self, name: str = "one", settings: ServerSettings = SETTINGS, identity: pb.Identity = IDENTITY, **changes: Any
     ) -> Host:
-        """Starts a server that holds nothing yet. `changes`: to its settings."""
-        served, stepper = replace(SERVED, identity=identity), SimulatedStepper(self.target, self._work)
+        """Starts a server that holds nothing yet. `changes`: to its settings, and its `drafters`."""
+        served = replace(SERVED, identity=identity, drafters=tuple(changes.pop("drafters", ())))
+        stepper = SimulatedStepper(self.target, self._work)
         thread, clock = ModelThread(self._step_seconds), asyncio.get_running_loop().time
         host = Host.assemble(served, stepper, replace(settings, **changes), clock=clock, thread=thread)
         host.services.engine.start()
@@ -250,7 +251,6 @@ class Chat:
         `committed`, `written`: when so many tokens of it are decided, and so many provisional ones there. `state`: when
         the link has this state.
         """
-
         self._script.append((committed, written, state, do))
         return self
 

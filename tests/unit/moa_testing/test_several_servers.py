@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.events import Ended, ExecutionChanged, LinkChanged, LinkState, Settled
+from moa_client.conversation.events import (
+    DrafterChanged,
+    Ended,
+    ExecutionChanged,
+    LinkChanged,
+    LinkState,
+    Settled,
+)
+from moa_client.conversation.options import AnswerOptions
+from moa_client.device.drafter_catalog import DrafterChoice
+from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.settings import DraftingSettings, StandaloneRule
+from moa_client.host.text_conversation import TextConversation
 from moa_client.link import fleet as fleet_module
 from moa_client.link.fleet import Fleet
+from moa_client.surface.messages import ConversationFacts
 from moa_server.access import limits
 from moa_server.access.limits import anonymous
 from moa_shared.errors import MismatchError, OverloadedError
 from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 from moa_testing import Chat, World
+from moa_testing.models import VOCAB, decode, device
 from moa_testing.world import LONG
 
+from tests.support.answer_events import PlainTokenizer
 from tests.support.messages import says
 from tests.unit.moa_testing.stories import simulated, told
 
@@ -256,6 +271,63 @@ async def test_an_answer_that_continues_in_another_arithmetic_says_so(world: Wor
     assert not (await chat.ask()).of(ExecutionChanged)  # the next answer begins on it
 
 
+# ---------------------------------------------------------------- a server of another drafter
+
+FIRST, SECOND = (pb.Drafter(name=name, fingerprint=name.encode() * 32) for name in "ab")
+OTHER_DRAFTER = snapshot(
+    "The server has another drafter now: it answers without this device's drafts until this device has that one."
+)
+NO_DRAFTER = snapshot("The server has no drafter for this device any more: it answers without this device's drafts.")
+
+
+def drafting(world: World, drafter: pb.Drafter) -> Device:
+    """A device with that drafter."""
+    choice = DrafterChoice(drafter.name, "why")
+    return Device(device(None).target, Drafting(world.drafter, drafter.fingerprint, choice=choice))
+
+
+def offer(world: World, *drafters: pb.Drafter) -> None:
+    """Ends the server, and has one with these drafters at its address."""
+    world.link().stop()
+    world.start(drafters=drafters)
+
+
+@pytest.mark.parametrize(("drafters", "message"), [([SECOND], OTHER_DRAFTER), ([], NO_DRAFTER)], ids=["other", "none"])
+@simulated
+async def test_an_answer_continues_without_drafts_on_a_server_of_another_drafter(
+    world: World, drafters: list[pb.Drafter], message: str
+) -> None:
+    offer(world, FIRST)
+    chat = world.chat(held=drafting(world, FIRST))
+    chat.then(world.link().stop, committed=6).then(lambda: offer(world, *drafters), written=3)
+    assert told(await chat.ask()) == [message]
+    assert not told(await chat.ask((9, 9)))
+
+
+@simulated
+async def test_the_other_drafter_is_fetched_meanwhile_and_drafts_from_the_next_question_on(world: World) -> None:
+    may_arrive = asyncio.Event()
+
+    async def refit(served: pb.DescribeResponse, *_: object) -> Device:
+        assert [each.name for each in served.drafters] == [SECOND.name]
+        await may_arrive.wait()
+        return drafting(world, SECOND)
+
+    offer(world, FIRST)
+    chat = world.chat(held=drafting(world, FIRST), refit=refit)
+    chat.then(world.link().stop, committed=6).then(lambda: offer(world, SECOND), written=3)
+    screen = await chat.ask()
+    assert told(screen) == [OTHER_DRAFTER]
+    may_arrive.set()
+    await chat.attend(lambda: bool(screen.of(DrafterChanged)))
+    assert screen.of(DrafterChanged) == [DrafterChanged(SECOND.name, "why")]
+    after = await chat.ask((9, 9))
+    assert chat.engine.device.identity.drafter_fingerprint == SECOND.fingerprint
+    offer(world, FIRST, SECOND)  # it is refused no more
+    await chat.attend(lambda: LinkState.GOOD in after.states[-1:])
+    assert not told(after)
+
+
 # ---------------------------------------------------------------- servers that make clients wait
 
 
@@ -320,6 +392,43 @@ async def test_a_stream_that_the_server_ends_as_idle_is_opened_with_the_next_que
     streams = connection.stream_number
     await chat.ask((9, 9))
     assert connection.stream_number == streams + 1
+
+
+class Toy(PlainTokenizer):
+    """The same in the vocabulary of the toy target."""
+
+    special_tokens: Mapping[str, int] = {}
+
+    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
+        return [ord(character) % VOCAB for character in text]
+
+    shown = staticmethod(decode)
+
+
+async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
+    """In place of `asyncio.to_thread`: a thread knows nothing of virtual time."""
+    return function(*arguments)
+
+
+@simulated
+async def test_a_conversation_without_questions_leaves_its_stream_and_continues_on_another(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asyncio, "to_thread", at_once)
+    held, options = device(world.drafter()), AnswerOptions(temperature=0, top_p=1, max_tokens=12)
+    held = replace(held, target=replace(held.target, tokenizer=cast("Any", Toy())))
+    facts = ConversationFacts("", "", "toy", "", online=True)
+    conversation = TextConversation(world.chat(held=held).engine, facts, idle_seconds=60.0)
+    for question in ("a cat", "and its hat"):
+        conversation.task.ask(question, options)
+        await asyncio.sleep(30.0)
+        assert conversation.engine.connection.is_up
+        await asyncio.sleep(60.0)
+        assert not conversation.engine.connection.is_up
+        tokens, answer = conversation.engine.conversation.tokens, list(conversation.engine.conversation.answer)
+        settings = conversation.publisher.answers[-1].options.settings()  # with what was left open
+        assert answer == world.target.answer(tokens[: len(tokens) - len(answer)], settings)
+    await conversation.close()
 
 
 @pytest.mark.parametrize("replicas", [["two", "three"], []], ids=["two replicas", "the same server"])
