@@ -43,7 +43,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "keys": (
         ("server/moa_server/access/limits.py", "server/moa_server/access/keys.py"),
-        ("tests/unit/moa_server/access", "tests/net/test_server_keys.py", "tests/net/test_server_limits.py"),
+        ("tests/unit/moa_server/access", "tests/net/test_server_access.py"),
     ),
     "forms": (
         ("shared/moa_shared/constraints/constrained_text.py",),

@@ -1,14 +1,12 @@
 """What a client of the tiny server holds: drafters of the tiny target, with the server's own memory encoder."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
 from moa_client.device.loading import Device, Drafting
 from moa_client.device.loading import Target as HeldTarget
-from moa_client.drafting.drafters import ClientDrafter, LookupDrafter, MoaDrafter
-from moa_client.engine.engine import ClientEngine
+from moa_client.drafting.drafters import LookupDrafter, MoaDrafter
 from moa_server.drafting.draft_decision import MemorySource
 from moa_server.engine.stepper import Stepper
 from moa_server.verifier import Target
@@ -98,17 +96,3 @@ def device(target: Target, name: str) -> Device:
     planes = {Plane.REUSED_STATE: SIZES["hidden_size"]} if reused_layers else {}
     planes[Plane.MEMORY] = made.config.memory_width
     return replace(held, drafting=Drafting(new_drafter, IDENTITY.drafter_fingerprint, planes))
-
-
-def with_drafter(held: Device, change: Callable[[ClientDrafter], ClientDrafter]) -> Device:
-    """The same device with drafters that are changed when they are made."""
-    assert held.drafting is not None
-    make = held.drafting.new_drafter
-    return replace(held, drafting=replace(held.drafting, new_drafter=lambda: change(make())))
-
-
-def running_drafter(engine: ClientEngine) -> Any:
-    """The drafter of an engine's conversation."""
-    thread = engine.own.drafting._thread
-    assert thread is not None
-    return thread.drafter

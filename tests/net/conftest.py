@@ -1,4 +1,4 @@
-"""Fixtures of the tests over loopback: the tiny target, a server on it, channels to it."""
+"""Fixtures of the tests over loopback: tiny targets, a server, channels to it, a fleet."""
 
 from collections.abc import AsyncIterator
 
@@ -7,13 +7,20 @@ import pytest
 from moa_server.app import RunningServer
 from moa_server.verifier.kernel_target import KernelTarget
 
-from tests.net.fleet_servers import Servers
-from tests.net.server_peer import make_host, serving, tiny_target
+from tests.net.client_talk import Servers
+from tests.net.server_peer import MODEL, channel_to, make_host, serving, tiny_target
+from tests.support.tiny_models import tiny_kernel_target
 
 
 @pytest.fixture(scope="session")
 def target() -> KernelTarget:
     return tiny_target()
+
+
+@pytest.fixture(scope="session")
+def int8_target() -> KernelTarget:
+    """The same as it is served: in int8, with pages to share."""
+    return tiny_kernel_target(MODEL)
 
 
 @pytest.fixture
@@ -24,7 +31,7 @@ async def server(target: KernelTarget) -> AsyncIterator[RunningServer]:
 
 @pytest.fixture
 async def channel(server: RunningServer) -> AsyncIterator[grpc.aio.Channel]:
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{server.port}") as channel:
+    async with channel_to(server) as channel:
         yield channel
 
 

@@ -11,7 +11,7 @@ from moa_shared.drafting.base import Rows
 from moa_shared.protocol.messages import Plane
 
 from tests.net.server_peer import toy_source
-from tests.support.recording_drafter import RecordingDrafter
+from tests.support.counted import RecordingDrafter
 
 
 class TargetDrafter(RecordingDrafter):

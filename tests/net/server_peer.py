@@ -4,7 +4,7 @@ import asyncio
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any, cast
 
 import grpc.aio
@@ -49,7 +49,7 @@ IDENTITY = pb.Identity(
 )
 DRAFTER = pb.Drafter(name="toy", fingerprint=IDENTITY.drafter_fingerprint, reused_layers=LAYERS - STATE_LAYER)
 END: Any = cast(Any, grpc.aio).EOF  # of a stream; the stubs do not know it
-PATIENCE = 20.0  # seconds that a test waits for a frame: far beyond a step, so that only a hang ends there
+PATIENCE = 100.0  # seconds that a test waits for a frame: only a hang ends there
 
 
 def tiny_target() -> KernelTarget:
@@ -80,37 +80,22 @@ def make_host(
     gate: Gate | None = None,
     observer: Observer | None = None,
     clock: Callable[[], float] = time.monotonic,
-    step_ms: float = 0.0,
     forms: ConstraintCompiler | None = None,
     **settings: Any,
 ) -> Host:
     identity = pb.Identity()
     identity.CopyFrom(IDENTITY)
     served = Served(
-        identity=identity,
-        execution=pb.Execution(level="float32", details="kernels"),
-        vocab_size=VOCAB,
-        context_tokens=CONTEXT,
-        end_of_text=frozenset({END_OF_TEXT}),
-        decode=decode,
-        drafters=tuple(drafters),
-        step_ms=step_ms,
-        row_shares=RowShares.straight(0.01),
-        constraints=forms,
-    )
+        identity=identity, execution=pb.Execution(level="float32", details="kernels"), vocab_size=VOCAB,
+        context_tokens=CONTEXT, end_of_text=frozenset({END_OF_TEXT}), decode=decode, drafters=tuple(drafters),
+        row_shares=RowShares.straight(0.01), constraints=forms,
+    )  # fmt: skip
+    # What is verified must not depend on how fast this machine is now. All clients of a test have one address.
+    fixed = {"port": 0, "peer_requests_per_minute": 0, "allow_ignore_end_of_text": True, "choose_nodes": False}
     return Host.assemble(
         served,
         stepper or Stepper(target, [toy_source(target)]),
-        # What is verified must not depend on how fast this machine is now. All clients of a test have one address.
-        ServerSettings(
-            **{
-                "port": 0,
-                "peer_requests_per_minute": 0,
-                "allow_ignore_end_of_text": True,
-                "choose_nodes": False,
-                **settings,
-            }
-        ),
+        ServerSettings(**{**fixed, **settings}),
         gate=gate,
         observer=observer,
         clock=clock,
@@ -126,8 +111,11 @@ async def serving(host: Host, grace_seconds: float = 0.0) -> AsyncIterator[Runni
         await running.stop(grace_seconds)
 
 
-def channel_to(running: RunningServer) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(f"127.0.0.1:{running.port}")
+def channel_to(running: RunningServer, *options: tuple[str, Any]) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options)
+
+
+OWN = ("grpc.use_local_subchannel_pool", 1)  # a channel's: it has a connection, and a port, of its own
 
 
 def plain_text(target: Target, prompt: Sequence[int], settings: AnswerSettings) -> tuple[list[int], Finish]:
@@ -152,7 +140,8 @@ class Peer:
         self.tokens: list[int] = []
         self.hashes = PrefixHashes()
         self.epoch = 0
-        self.asks = 0
+        self.asks = self.answer_start = 0
+        self.traceparent = ""
         self.verdicts: list[pb.Verdict] = []
         self._reader = VerdictReader()
         self.memory: list[pb.Memory] = []
@@ -190,14 +179,24 @@ class Peer:
         base = len(self.tokens)
         self.append(tokens)
         self.asks += 1
+        self.answer_start = answer_start or len(self.tokens)
         return pb.Ask(
-            id=self.asks,
-            base=base,
-            prefix_hash=self.hashes.at(base),
-            tokens=tokens,
-            sampling=settings_to_proto(settings),
-            answer_start=answer_start or len(self.tokens),
-        )
+            id=self.asks, base=base, prefix_hash=self.hashes.at(base), tokens=tokens,
+            sampling=settings_to_proto(settings), answer_start=self.answer_start, traceparent=self.traceparent,
+        )  # fmt: skip
+
+    async def resume(
+        self, tokens: Sequence[int], settings: AnswerSettings, answer_start: int, provisional: Any = None, **fields: Any
+    ) -> pb.Opened:
+        """Opens for an answer of whose text it holds `tokens`, the question included, and nothing more."""
+        self.append(tokens)
+        ask = self.ask_message([], settings, answer_start)
+        if provisional is not None:
+            draft = pb.Draft(epoch=1, base=len(tokens), tokens=provisional)
+            draft.prefix_hash = self.hashes.short_at(len(tokens))
+            ask.provisional.CopyFrom(draft)
+        self.tokens, self.hashes = [], PrefixHashes()
+        return await self.open(tokens=tokens, ask=ask, **fields)
 
     async def ask(self, tokens: Sequence[int], settings: AnswerSettings, answer_start: int = 0) -> None:
         await self.send(ask=self.ask_message(tokens, settings, answer_start))
@@ -270,6 +269,19 @@ class Peer:
             assert await self.receive() is not None, "the stream ended before the verdict"
         return self.verdicts[-1]
 
+    async def finish(self, *, in_rounds: bool = False) -> list[int]:
+        """Reads the answer to its end: its text; `in_rounds`: with the drafts, here empty, that the server waits for."""
+        while not (self.verdicts and self.verdicts[-1].ask == self.asks and self.verdicts[-1].finish):
+            if in_rounds and self.verdicts and self.verdicts[-1].ask == self.asks:
+                await self.draft([])
+            await self.verdict()
+        return self.tokens[self.answer_start :]
+
+    async def answer(self, tokens: Sequence[int], settings: AnswerSettings, *, in_rounds: bool = False) -> list[int]:
+        """Asks, and reads the whole answer."""
+        await self.ask(tokens, settings)
+        return await self.finish(in_rounds=in_rounds)
+
     async def rows(self, stop: int, plane: int = pb.PLANE_MEMORY, *, start: int = 0) -> dict[int, pb.Memory]:
         """Waits until every position from `start` to `stop` has its row; which frame held each that came."""
         while True:
@@ -317,23 +329,3 @@ def trailer(error: grpc.aio.AioRpcError, key: str) -> str | bytes:
     trailers: Any = error.trailing_metadata()
     value: str | bytes = dict(trailers or ())[key]
     return value
-
-
-@asynccontextmanager
-async def silent() -> AsyncIterator[tuple[int, list[asyncio.StreamWriter]]]:
-    """The port of something that takes connections and says nothing, and what it has taken."""
-    taken: list[asyncio.StreamWriter] = []
-
-    async def take(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        taken.append(writer)
-
-    server = await asyncio.start_server(take, "127.0.0.1", 0)
-    try:
-        yield server.sockets[0].getsockname()[1], taken
-    finally:
-        server.close()
-        for writer in taken:
-            writer.close()
-            with suppress(ConnectionError):
-                await writer.wait_closed()
-        await server.wait_closed()

@@ -1,13 +1,15 @@
-"""Links that come to nothing, for the reasons that users meet: each is named in words for people, in each kind of call."""
+"""Links that come to nothing, for the reasons that users meet, and faults of TLS: each is named in words for people, in each kind of
+call, and what is open goes on.
+"""
 
 import asyncio
-import re
 import socket
+import ssl
 import struct
-from collections.abc import AsyncIterator, Sequence
+import warnings
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +18,23 @@ import grpc.aio
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.doctor import ServerExamination
+from moa_client.doctor import check_tls
+from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server
-from moa_client.settings import ClientSettings
+from moa_server.access.keys import Gate, KeyBook, KeyEntry, hash_of
 from moa_server.app import RunningServer
 from moa_server.verifier import Target
-from moa_shared.errors import MoaError
-from moa_shared.programs.machine import Check, check_line, exit_code
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.errors import AuthenticationError, MoaError, UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.memory_codec import Codec
 
-from tests.net.server_peer import make_host, serving, silent
-from tests.support.certificates import Authority
-from tests.support.messages import GRPC_WORDS, steady
+from tests.net.client_device import device
+from tests.net.client_talk import PROMPT, Screen, server_at, talking_to, watch
+from tests.net.server_peer import VOCAB, Peer, make_host, plain_text, serving
+from tests.support.certificates import Authority, Pair
+from tests.support.messages import GRPC_WORDS, says, steady
 
 PLAIN = Security(insecure=True)
 
@@ -38,7 +43,7 @@ async def check(
     address: str,
     reason: str,
     security: Security = PLAIN,
-    seconds: float = 5.0,
+    seconds: float = 60.0,
     *,
     first: str = "There is no moa server at",
     has_answered: bool = False,
@@ -133,6 +138,22 @@ async def test_what_takes_connections_and_says_nothing() -> None:
         await check(address, "127.0.0.1:PORT", seconds=0.3)
 
 
+async def test_a_renewed_link_does_not_wait_for_the_attempt_of_the_one_before() -> None:
+    """The peer takes connections and says nothing, as one does behind a link that was cut."""
+    taken = 0
+
+    async def wait(*_: object) -> None:
+        nonlocal taken
+        taken += 1
+        await asyncio.Event().wait()
+
+    async with listening(wait) as address, connect([Server(address, 5.0, 20.0, PLAIN)]) as link:
+        while taken < 2:  # gRPC itself waits for 20 s
+            with pytest.raises(UnavailableError):
+                await link.servers[0].open(pb.Open(), 0.3)
+            link.servers[0].renew(link.servers[0].channel_number)
+
+
 CLOSES = "what listens there closes the connection: it speaks TLS only, or no gRPC, or has no room"
 
 
@@ -223,10 +244,10 @@ async def test_a_server_behind_a_proxy_is_reached_and_one_of_this_machine_direct
 ) -> None:
     async with listening(partial(through, port=server.port)) as proxy:
         monkeypatch.setenv("http_proxy", f"http://{proxy}")
-        async with connect([Server("gpu.example:1", 5.0, 5.0, PLAIN)]) as fleet:
+        async with connect([Server("gpu.example:1", 60.0, 60.0, PLAIN)]) as fleet:
             assert (await fleet.describe()).identity.target_id == "tiny"
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{unused_port()}")
-    async with connect([Server(f"127.0.0.1:{server.port}", 5.0, 5.0)]) as fleet:
+    async with connect([Server(f"127.0.0.1:{server.port}", 60.0, 60.0)]) as fleet:
         assert (await fleet.describe()).identity.target_id == "tiny"
 
 
@@ -241,48 +262,166 @@ async def test_tls_fails_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.Monk
             await check("192.0.2.7:1", "its certificate is for another name", trusting, first=first)
 
 
-NUMBER = re.compile(r"\b\d+(?:\.\d+)?(?:e[+-]\d+)?(?= (?:ms|more|B|kB|MB|s\b))")
+SETTINGS = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
+KEY = "moa_" + "k" * 43
 
 
-async def examine(address: str, cache: Path, security: Security | None = None) -> tuple[list[Check], list[str]]:
-    """All steps, and what was waited for."""
-    settings = ClientSettings(server=address, connect_seconds=0.5, cache_dir=cache)
-    link = Server(address, settings.connect_seconds, 1.0, security or Security(insecure=True))
-    waited: list[str] = []
-    try:
-        return [each async for each in ServerExamination(settings, link, SilentProgress(), waited.append).run()], waited
-    finally:
-        await link.close()
+@asynccontextmanager
+async def tls_server(
+    target: Target, folder: Path, pair: Pair, client_ca: Path | None = None, **settings: Any
+) -> AsyncIterator[RunningServer]:
+    certificate, key = pair.write(folder)
+    host = make_host(target, tls_cert=certificate, tls_key=key, tls_client_ca=client_ca, **settings)
+    async with serving(host) as running:
+        yield running
 
 
-def shown(checks: Sequence[Check]) -> str:
-    """The lines with N for each number that was measured."""
-    lines = [check_line(each) for each in checks if each.state != "skip"]
-    text = steady("".join(lines)).replace(f"moa {version('moa-split')}", "moa V")
-    return re.sub(r"[kM]B/s \(\w+ [kM]B", "B/s (N B", NUMBER.sub("N", text))
+@pytest.fixture
+def authority() -> Authority:
+    return Authority()
 
 
-async def test_a_server_that_is_well(target: Target, tmp_path: Path) -> None:
-    async with serving(make_host(target)) as running:
-        checks, waited = await examine(f"127.0.0.1:{running.port}", tmp_path)
-        assert shown(checks) == snapshot("""\
-  ok    server       tiny at float32, moa V, protocol 4
-  ok    TLS          not used: nothing leaves this machine
-  ok    round trip   N ms, the median of 7; 0 % of the server is taken
-  warn  drafter      not here yet: toy
-                     The first chat fetches it from the server.
-  ok    companion    none (docs/drafters.md#a-companion)
-""")
-        skipped = [each.name for each in checks if each.state == "skip"]
-        assert skipped == ["download", "drafts"]
-        assert len(waited) == len(checks)
-        assert exit_code(checks) == 0
+@pytest.fixture
+def trusted(authority: Authority, tmp_path: Path) -> Path:
+    return authority.write(tmp_path)
 
 
-async def test_what_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
-    async with silent() as (port, _):
-        checks, _ = await examine(f"127.0.0.1:{port}", tmp_path)
-        assert shown(checks) == snapshot("""\
-  fail  server       There is no moa server at 127.0.0.1:PORT: nothing answered within N s
-                     Check --server HOST:PORT, and that moa-server runs there.
-""")
+async def refusal(port: int, security: Security) -> str:
+    """What a client says that gets nowhere."""
+    async with connect([server_at(port, security)]) as link:
+        try:
+            await link.describe()
+        except MoaError as error:
+            return steady(str(error))
+        return ""
+
+
+async def test_a_conversation_over_tls_with_a_key(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path
+) -> None:
+    """A key that is missing or wrong is not tried again and again."""
+    gate, held = Gate(fixed=KeyBook.of([KeyEntry("ada", hash_of(KEY))])), device(target, "none")
+    async with tls_server(target, tmp_path, authority.issue(), gate=gate) as running:
+        for host in ("127.0.0.1", "localhost"):
+            server = server_at(f"{host}:{running.port}", Security(tls=True, authorities=trusted, key=KEY))
+            async with talking_to([server], held) as (_, engine):
+                await watch(engine, screen := Screen(), PROMPT, SETTINGS)
+                assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
+        for key in ("", "wrong"):
+            async with connect([server_at(running.port, Security(tls=True, authorities=trusted, key=key))]) as link:
+                engine = ClientEngine(link, held, VOCAB, Codec.INT4)
+                for call in (link.describe(), watch(engine, Screen(), PROMPT, SETTINGS)):
+                    with says(AuthenticationError, "Add the server again with its key"):
+                        await call
+                await engine.close()
+
+
+async def test_certificates_that_are_not_accepted(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each is named, so that a user knows whom to ask."""
+    secure = Security(tls=True, authorities=trusted)
+    said = {}
+    async with tls_server(target, tmp_path, authority.issue(names=("gpu.example",))) as running:
+        said["name"] = await refusal(running.port, secure)
+    async with tls_server(target, tmp_path, Authority("other").issue()) as running:
+        said["authority"] = await refusal(running.port, secure)
+    monkeypatch.setattr("moa_server.tls._check_dates", lambda *_: None)  # it would not start
+    async with tls_server(target, tmp_path, authority.issue(days=-1)) as running:
+        said["expired"] = await refusal(running.port, secure)
+    assert said == snapshot(
+        {
+            "name": "The server at 127.0.0.1:PORT cannot be used: its certificate is for another name. Use the name or address that the certificate is for, or have a certificate made for this one.",
+            "authority": "The server at 127.0.0.1:PORT cannot be used: nobody whom this device trusts vouches for its certificate. Name the certificate of the authority that does with --tls-ca FILE.",
+            "expired": "The server at 127.0.0.1:PORT cannot be used: its certificate has expired. Whoever runs the server must renew it; or this device's clock is wrong.",
+        }
+    )
+
+
+async def test_a_client_without_tls_at_a_port_of_tls(target: Target, authority: Authority, tmp_path: Path) -> None:
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        assert "it speaks TLS only, or no gRPC, or has no room" in await refusal(running.port, Security())
+        assert running.host.admission.connections.made == 0
+
+
+async def test_clients_that_must_show_a_certificate(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path
+) -> None:
+    async with tls_server(target, tmp_path, authority.issue(), client_ca=trusted) as running:
+
+        def showing(pair: Pair, name: str) -> Security:
+            certificate, key = pair.write(tmp_path, name)
+            return Security(tls=True, authorities=trusted, certificate=certificate, private_key=key)
+
+        said = {
+            "none": await refusal(running.port, Security(tls=True, authorities=trusted)),
+            "of another authority": await refusal(running.port, showing(Authority("other").issue("eve"), "eve")),
+            "good": await refusal(running.port, showing(authority.issue("alice"), "alice")),
+        }
+        assert said == snapshot(
+            {
+                "none": "The server at 127.0.0.1:PORT cannot be used: it wants a certificate of this device. Ask whoever runs the server for one, and name it with --tls-cert FILE --tls-key FILE.",
+                "of another authority": "The server at 127.0.0.1:PORT cannot be used: it does not accept this device's certificate. Ask whoever runs the server for one that has not expired, of an authority that it knows (its --tls-client-ca).",
+                "good": "",
+            }
+        )
+        with says(UnavailableError, "The server cannot be used: it wants a certificate of this device"):  # the doctor
+            await check_tls(f"127.0.0.1:{running.port}", Security(tls=True, authorities=trusted))
+
+
+async def test_a_renewed_certificate_is_used_by_the_next_connection_and_harms_no_open_one(
+    target: Target, authority: Authority, trusted: Path, tmp_path: Path
+) -> None:
+    credentials = grpc.ssl_channel_credentials(authority.certificate)
+    async with (
+        tls_server(target, tmp_path, authority.issue()) as running,
+        grpc.aio.secure_channel(f"127.0.0.1:{running.port}", credentials) as channel,
+    ):
+        peer = Peer(channel)
+        await peer.open()
+        await peer.ask(PROMPT, SETTINGS)
+        await peer.verdict()  # no draft comes, so its answer waits
+        authority.issue(names=("gpu.example",)).write(tmp_path)  # the client can tell it from the first
+        assert running.tls is not None
+        running.tls.refresh(at_once=True)
+        refused = await refusal(running.port, Security(tls=True, authorities=trusted))
+        assert "its certificate is for another name" in refused
+        assert await peer.finish(in_rounds=True) == plain_text(target, PROMPT, SETTINGS)[0]
+
+
+async def test_a_renewed_authority(target: Target, authority: Authority, trusted: Path, tmp_path: Path) -> None:
+    """The server has a new authority first, then the device: the same link connects again by itself."""
+    secure = Security(tls=True, authorities=trusted)
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        link = server_at(running.port, secure)
+        try:
+            renewed = Authority("renewed")
+            renewed.issue().write(tmp_path)
+            assert running.tls is not None
+            running.tls.refresh(at_once=True)
+            assert "nobody whom this device trusts" in await refusal(running.port, secure)
+            with says(UnavailableError, "The server cannot be reached: nobody whom this device trusts vouches for its"):
+                await link.open(pb.Open())  # what a conversation says that comes back
+            renewed.write(tmp_path)
+            with says(UnavailableError, "cannot be used: nobody whom this device trusts"):
+                await link.describe()  # over the connection that has failed; the next one is new
+            await link.describe()
+        finally:
+            await link.close()
+
+
+async def test_tls_below_1_2_is_refused(target: Target, authority: Authority, tmp_path: Path) -> None:
+    async with tls_server(target, tmp_path, authority.issue()) as running:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.maximum_version = ssl.TLSVersion.TLSv1_2
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port, ssl=context)
+        assert writer.get_extra_info("ssl_object").version() == "TLSv1.2"
+        writer.transport.abort()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            context.minimum_version = ssl.TLSVersion.TLSv1
+            context.maximum_version = ssl.TLSVersion.TLSv1_1
+        context.set_ciphers("ALL:@SECLEVEL=0")
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            await asyncio.open_connection("127.0.0.1", running.port, ssl=context)

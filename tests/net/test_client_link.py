@@ -1,9 +1,11 @@
-"""What a client's link has of gRPC: why a stream ended, attempts that are not waited for, links that are cut."""
+"""What a client's link has of gRPC and of names: why a stream ended, links that are cut, servers that are lost, and DNS."""
 
 import asyncio
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,21 +13,37 @@ import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.chat.signals import leaving_on_signals
-from moa_client.conversation.events import Ended, Event, LinkState
-from moa_client.drafting.settings import DraftingSettings, StandaloneRule
-from moa_client.link.fleet import connect
+from moa_client.conversation.events import Event, LinkState
+from moa_client.link.fleet import Fleet, connect
+from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_client.link.stream import Stream, StreamTraffic
 from moa_server.app import RunningServer
 from moa_server.verifier import Target
-from moa_shared.errors import MoaError, OverloadedError, UnavailableError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.errors import MoaError, NoFormsError, OverloadedError, UnavailableError
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc, error_status
+from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
-from tests.net.client_talk import PROMPT, SETTINGS, Screen, settle, talking, watch
-from tests.net.server_peer import make_host, plain_text, serving, silent, until
+from tests.net.client_talk import (
+    GREEDY,
+    PROMPT,
+    SETTINGS,
+    WAITING,
+    Screen,
+    Servers,
+    once,
+    server_at,
+    slow_device,
+    talking,
+    talking_to,
+    watch,
+)
+from tests.net.server_peer import make_host, plain_text, serving, until
+from tests.support.certificates import Authority
+from tests.support.messages import says
 
 TRIES = 20  # gRPC by itself replaces the status in 19 of 20
 
@@ -64,31 +82,15 @@ async def test_a_write_that_meets_the_end_does_not_hide_the_servers_reason() -> 
             for _ in range(TRIES):
                 stream = Stream(method(), StreamTraffic(), reason)
                 writing = asyncio.create_task(write_on(stream))
-                try:
+                with says(OverloadedError, "There is no room."):
                     await stream.receive()
-                    raise AssertionError("the stream goes on")
-                except MoaError as error:
-                    reasons = [error, await writing]
-                assert [(type(each), each.message) for each in reasons] == [(OverloadedError, "There is no room.")] * 2
+                assert isinstance(await writing, OverloadedError)
     finally:
         await server.stop(None)
 
 
-FIRST_SECONDS, SECOND_SECONDS = 0.3, 1.5  # less than gRPC waits for an attempt that is not answered
-
-
-async def test_a_renewed_link_does_not_wait_for_the_attempt_of_the_one_before() -> None:
-    """The peer takes connections and says nothing, as one does behind a link that was cut."""
-    async with silent() as (port, taken), connect([Server(f"127.0.0.1:{port}", 5.0, 20.0)]) as link:
-        for seconds in (FIRST_SECONDS, SECOND_SECONDS):
-            with pytest.raises(UnavailableError):
-                await link.servers[0].open(pb.Open(), seconds)
-            link.servers[0].renew(link.servers[0].channel_number)
-        assert len(taken) >= 2
-
-
 async def test_a_signal_in_an_answer_says_goodbye_first(target: Target, server: RunningServer) -> None:
-    async with talking(target, f"127.0.0.1:{server.port}", held=device(target, "none")) as engine:
+    async with talking(f"127.0.0.1:{server.port}", device(target, "none")) as engine:
 
         async def converse() -> None:
             async with leaving_on_signals(engine.connection.leave):
@@ -102,8 +104,6 @@ async def test_a_signal_in_an_answer_says_goodbye_first(target: Target, server: 
         await until(lambda: not len(server.host.services.registry))  # freed, not kept for a while
 
 
-# The server waits for drafts: else, on a busy machine, it has the whole answer ready before the cut.
-WAITING = DraftingSettings(rounds=4, standalone=StandaloneRule(end_ms=60_000.0))
 CUTS: dict[str, Callable[[LinkHandle], Awaitable[object]]] = {
     "cut": lambda link: link.cut("both"),
     "cut towards the device": lambda link: link.cut("down"),
@@ -112,9 +112,7 @@ CUTS: dict[str, Callable[[LinkHandle], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize(
-    ("how", "name"), [("cut", "tree"), ("cut", "chain of N = 1"), *((how, "chain") for how in CUTS)]
-)
+@pytest.mark.parametrize(("how", "name"), [("cut", "chain of N = 1"), *((how, "tree") for how in CUTS)])
 async def test_a_link_that_is_lost_in_an_answer(target: Target, how: str, name: str) -> None:
     """The memory of what was verified comes again, and the text is the target's."""
     screen = Screen()
@@ -122,7 +120,7 @@ async def test_a_link_that_is_lost_in_an_answer(target: Target, how: str, name: 
     async with (
         serving(host) as running,
         open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
-        talking(target, link.target, WAITING, name=name) as engine,
+        talking(link.target, slow_device(target, name), WAITING) as engine,
     ):
 
         async def lose_and_heal(event: Event) -> None:
@@ -134,23 +132,127 @@ async def test_a_link_that_is_lost_in_an_answer(target: Target, how: str, name: 
                 await link.heal()
 
         await watch(engine, screen, on_event=lose_and_heal)
-        await settle(engine, screen)
     assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
-    assert screen.end == Ended(Finish.MAX_TOKENS)
     assert screen.cuts
     assert "cut" not in how or LinkState.OFFLINE in screen.states
 
 
 async def test_connections_that_grow_old_cost_no_word(target: Target) -> None:
     host = make_host(target, stepper=stepper(target, 0), connection_age_seconds=0.5, connection_age_grace_seconds=0.2)
-    async with serving(host) as running, talking(target, f"127.0.0.1:{running.port}") as engine:
-        expected, _ = plain_text(target, PROMPT, SETTINGS)
-        answers = 0
+    async with serving(host) as running, talking(f"127.0.0.1:{running.port}", slow_device(target)) as engine:
         while engine.connection.stream_number < 4:
             screen = Screen()
             await watch(engine, screen)
-            await settle(engine, screen)
-            assert screen.text == expected
+            assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
             engine.rewind(0)
-            answers += 1
-        assert answers > 1
+
+
+FORM = Constraint(ConstraintKind.REGEX, r"([a-z]{3} = [0-9]{4}; ){4}done")
+FORMED = AnswerSettings(Sampling(1.0, seed=3, constraint=FORM), max_tokens=90)
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_where_none_has_the_library_the_question_is_refused(target: Target, servers: Servers, count: int) -> None:
+    for number in range(count):
+        await servers.start(str(number))
+    async with talking_to(servers.links(), device(target, "none")) as (_, engine):
+        for _ in range(2):  # before a stream is open, and after
+            with says(NoFormsError, "cannot hold answers to a form. Ask for text, or have its operator"):
+                await watch(engine, Screen(), PROMPT, FORMED)
+            screen = Screen()
+            await watch(engine, screen, [9, 9, 4], GREEDY)  # the conversation goes on
+            assert screen.text
+
+
+# ---------------------------------------------------------------- names with several addresses
+
+NAME = "fleet.test"
+Say = Callable[..., None]
+
+
+@pytest.fixture
+def dns(monkeypatch: pytest.MonkeyPatch) -> Say:
+    """Says which addresses the name has from now on."""
+    held: list[str] = []
+    ask = socket.getaddrinfo
+
+    def look_up(host: Any, *rest: Any, **options: Any) -> Any:
+        if host != NAME:
+            return ask(host, *rest, **options)
+        if not held:
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (each, 0)) for each in held]
+
+    def say(*addresses: str) -> None:
+        held[:] = addresses
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    return say
+
+
+def hosts(link: Fleet) -> list[str]:
+    return [each.address.partition(":")[0] for each in link.servers]
+
+
+def named(port: int, security: Security | None = None) -> Server:
+    return server_at(f"{NAME}:{port}", security or Security(insecure=True))
+
+
+async def start_two(servers: Servers, **settings: Any) -> int:
+    port = (await servers.start("one", host="127.0.0.1", **settings)).port
+    await servers.start("two", host="127.0.0.2", port=port, **settings)
+    return port
+
+
+@pytest.mark.parametrize("renewed", [False, True], ids=["one is lost", "all have other addresses afterwards"])
+async def test_an_answer_goes_on_at_another_address_of_the_name(
+    target: Target, servers: Servers, dns: Say, renewed: bool
+) -> None:
+    port = await start_two(servers)
+    dns("127.0.0.1", "127.0.0.2")
+    screen = Screen()
+    async with talking_to([named(port)], slow_device(target)) as (link, engine):
+        assert hosts(link) == ["127.0.0.1", "127.0.0.2"]
+        dialer = engine.connection.dialer
+
+        async def lose() -> None:
+            if not renewed:
+                await servers.stop("one" if "127.0.0.1" in dialer.server.address else "two")
+                return
+            await servers.start("three", host="127.0.0.3", port=port)
+            dns("127.0.0.3")
+            for name in ("one", "two"):
+                await servers.stop(name)
+
+        await watch(engine, screen, PROMPT, SETTINGS, once(screen, lose))
+        assert screen.cuts == 1
+        assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
+        [left] = servers.running
+        address = f"127.0.0.{1 + ['one', 'two', 'three'].index(left)}"
+        assert dialer.server.label == f"{NAME} ({address}:{port})"
+        assert not renewed or servers.sessions("three") == 1
+        link.look_names_up(0.0)
+        await until(lambda: hosts(link) == (["127.0.0.3"] if renewed else ["127.0.0.1", "127.0.0.2"]))
+
+
+async def test_a_certificate_for_the_address_alone_is_refused(servers: Servers, dns: Say, tmp_path: Path) -> None:
+    """Whoever answers at an address that DNS gives must be the one that the user named."""
+    authority = Authority()
+    certificate, key = authority.issue("other.test", ("other.test", "127.0.0.1", "127.0.0.2")).write(tmp_path)
+    trusted = authority.write(tmp_path)
+    port = await start_two(servers, tls_cert=certificate, tls_key=key)
+    dns("127.0.0.1", "127.0.0.2")
+    async with connect([named(port, Security(tls=True, authorities=trusted))]) as link:
+        with says(
+            UnavailableError,
+            "The server at fleet.test (127.0.0.1:PORT) cannot be used: its certificate is",
+        ):
+            await link.describe()
+
+
+@pytest.mark.parametrize("addresses", [(), ("127.0.0.1",)], ids=["none", "one"])
+async def test_a_name_with_one_address_is_one_server(dns: Say, addresses: tuple[str, ...]) -> None:
+    dns(*addresses)
+    async with connect([named(5)]) as link:
+        assert link.home is not None
+        assert link.home.label == f"{NAME}:5"

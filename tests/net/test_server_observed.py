@@ -1,37 +1,43 @@
-"""What operators see of a server: counts of what clients did, its health, and traces of answers."""
+"""What operators see of a server, counts, health and traces of answers; and what devices fetch from it, in ranges of files."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+import hashlib
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import grpc
+import grpc.aio
 import pytest
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
-from moa.v1.moa_pb2_grpc import MoaStub
-from moa_client.drafting.settings import DraftingSettings, StandaloneRule
+from moa.v1 import moa_pb2_grpc
 from moa_server.access.keys import KeyEntry, changing, hash_of, new_key
 from moa_server.access.limits import CallerLimits, Right
 from moa_server.app import RunningServer
 from moa_server.loading import load_host
 from moa_server.observing import Metrics, Observing
+from moa_server.service import fetch
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
+from moa_shared.errors import NotFoundError
+from moa_shared.models import resolve
 from moa_shared.programs.progress import SilentProgress
 from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
+from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.tracing import begin_span, use_provider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.net.client_device import stepper
-from tests.net.client_talk import Screen, talking
-from tests.net.fetch_source import make_source
-from tests.net.server_peer import Peer, channel_to, generate, make_host, plain_text, serving, until
+from tests.net.client_device import device, stepper
+from tests.net.client_talk import talking
+from tests.net.fetch_source import Source, make_source
+from tests.net.server_peer import Peer, channel_to, generate, make_host, plain_text, serving, trailer, until
 
 
 @asynccontextmanager
@@ -92,7 +98,7 @@ async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: P
         async with observed_host(host, metrics) as (running, observing), channel_to(running) as channel:
             for method in pb.DESCRIPTOR.services_by_name["Moa"].methods:
                 ask = asks[method.name]
-                call: Any = getattr(MoaStub(channel), method.name)(
+                call: Any = getattr(moa_pb2_grpc.MoaStub(channel), method.name)(
                     iter(ask) if method.client_streaming else ask[0], metadata=[("authorization", f"Bearer {key}")]
                 )
                 answers = [each async for each in call] if method.server_streaming else [await call]
@@ -143,99 +149,160 @@ async def test_drafts_and_their_bytes_are_counted(target: Target) -> None:
     assert found['moa_frame_bytes_total{direction="received",plane="drafts"}'] > 0
 
 
-LONG = AnswerSettings(max_tokens=60, ignore_end_of_text=True)
-
-
-class Recorded:
-    """The spans that have ended."""
-
-    def __init__(self, exporter: InMemorySpanExporter) -> None:
-        self._exporter = exporter
-
-    @property
-    def spans(self) -> tuple[ReadableSpan, ...]:
-        return tuple(self._exporter.get_finished_spans())
-
-    def named(self, name: str) -> list[ReadableSpan]:
-        return [span for span in self.spans if span.name == name]
-
-    def one(self, name: str) -> ReadableSpan:
-        (span,) = self.named(name)
-        return span
-
-
 @pytest.fixture
-def recorded() -> Iterator[Recorded]:
+def recorded() -> Iterator[InMemorySpanExporter]:
+    """Holds the spans that have ended."""
     exporter = InMemorySpanExporter()
     provider = TracerProvider(shutdown_on_exit=False)
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     before = use_provider(provider)
     try:
-        yield Recorded(exporter)
+        yield exporter
     finally:
         use_provider(before)
         provider.shutdown()
 
 
-def span_id(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.span_id)
-
-
-def trace_of(span: ReadableSpan) -> int:
-    assert span.context is not None
-    return int(span.context.trace_id)
-
-
-def parent_of(span: ReadableSpan) -> int | None:
-    return span.parent.span_id if span.parent is not None else None
+def below(spans: Sequence[ReadableSpan], parent: ReadableSpan) -> list[ReadableSpan]:
+    """Those of them whose parent that one is, in its trace."""
+    assert parent.context is not None
+    found = [span for span in spans if span.parent is not None and span.parent.span_id == parent.context.span_id]
+    assert all(span.context is not None and span.context.trace_id == parent.context.trace_id for span in found)
+    return found
 
 
 def facts_of(span: ReadableSpan) -> dict[str, object]:
     return dict(span.attributes or {})
 
 
-async def test_one_tree_from_the_question_to_the_last_verdict(target: Target, recorded: Recorded) -> None:
+async def test_a_client_s_answer_belongs_to_its_question(target: Target, recorded: InMemorySpanExporter) -> None:
+    question, host = begin_span("question"), make_host(target, stepper=stepper(target, 0))
+    async with serving(host) as running, talking(f"127.0.0.1:{running.port}", device(target, "chain")) as engine:
+        async for _ in engine.ask(PROMPT, GREEDY, traceparent=question.traceparent):
+            pass
+    question.end()
+    *spans, root = recorded.get_finished_spans()
+    assert below(spans, root) == [span for span in spans if span.name == "serve answer"] != []
+
+
+async def test_an_answer_over_a_cut_stays_one_tree(target: Target, recorded: InMemorySpanExporter) -> None:
     question = begin_span("question")
-    screen = Screen()
-    async with (
-        serving(make_host(target, stepper=stepper(target, 0))) as running,
-        talking(target, f"127.0.0.1:{running.port}") as engine,
-    ):
-        async for event in engine.ask(PROMPT, LONG, traceparent=question.traceparent):
-            screen.take(event)
+    async with serving(make_host(target)) as running, channel_to(running) as channel:
+        first, second = Peer(channel), Peer(channel)
+        first.traceparent = second.traceparent = question.traceparent
+        token = (await first.open()).resume_token
+        await first.ask(PROMPT, GREEDY)
+        await first.verdict()
+        first.call.cancel()
+        await until(lambda: running.host.services.registry.detached == 1)
+        await second.resume(first.tokens, GREEDY, len(PROMPT), resume_token=token)
+        assert await second.finish(in_rounds=True) == plain_text(target, PROMPT, GREEDY)[0]
+        await second.bye()
     question.end()
-    assert screen.committed == plain_text(target, PROMPT, LONG)[0]
-    root, served = recorded.one("question"), recorded.one("serve answer")
-    assert {trace_of(span) for span in recorded.spans} == {trace_of(root)}
-    assert parent_of(served) == span_id(root)
-    for name in ("queue", "read prompt", "write"):
-        assert parent_of(recorded.one(name)) == span_id(served)
-    assert recorded.one("queue").end_time == recorded.one("read prompt").start_time
-    assert recorded.one("read prompt").end_time == recorded.one("write").start_time
-    assert (facts_of(served)["moa.written"], facts_of(served)["moa.finish"]) == (LONG.max_tokens, "max_tokens")
-    assert all(
-        isinstance(value, int | float | bool | str) for span in recorded.spans for value in facts_of(span).values()
+    *spans, root = recorded.get_finished_spans()
+    lost, served = below(spans, root)
+    assert [facts_of(part)["moa.finish"] for part in (lost, served)] == ["detached", "max_tokens"]
+    assert [facts_of(part)["moa.written"] for part in (lost, served)] == [1, GREEDY.max_tokens - 1]
+    assert not lost.status.is_ok
+    parts = below(spans, lost)
+    assert [part.name for part in parts] == ["queue", "read prompt", "write"]
+    assert all(one.end_time == two.start_time for one, two in pairwise(parts))
+    assert all(isinstance(value, int | float | bool | str) for span in spans for value in facts_of(span).values())
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Source:
+    return make_source(tmp_path / "source", reused_layers=1)
+
+
+@asynccontextmanager
+async def stub(source: Source, cache: Path, **changes: Any) -> AsyncIterator[Any]:
+    settings = ServerSettings(
+        model=str(source.model), drafter=str(source.drafter), execution="int8", port=0, cache_dir=cache, **changes
     )
+    async with serving(load_host(settings, SilentProgress())) as running, channel_to(running) as channel:
+        yield moa_pb2_grpc.MoaStub(channel)
 
 
-async def test_an_answer_over_a_cut_stays_one_tree(target: Target, recorded: Recorded) -> None:
-    settings = DraftingSettings(rounds=4, standalone=StandaloneRule(end_ms=60_000.0))
-    screen, question = Screen(), begin_span("question")
-    async with (
-        serving(make_host(target, stepper=stepper(target, 0))) as running,
-        talking(target, f"127.0.0.1:{running.port}", settings) as engine,
-    ):
-        async for event in engine.ask(PROMPT, LONG, traceparent=question.traceparent):
-            screen.take(event)
-            if len(screen.committed) > 20 and not screen.cuts:
-                screen.cuts += 1
-                engine.go_offline()
-            elif screen.cuts and len(screen.provisional) >= 2:
-                engine.go_online()
-    question.end()
-    assert screen.committed == plain_text(target, PROMPT, LONG)[0]
-    parts = recorded.named("serve answer")
-    assert {parent_of(part) for part in parts} == {span_id(recorded.one("question"))}
-    assert [facts_of(part)["moa.finish"] for part in parts] == ["detached", "max_tokens"]
-    assert not parts[0].status.is_ok
+async def manifest(client: Any) -> pb.PartManifest:
+    [answer] = [part async for part in client.FetchDrafter(pb.FetchDrafterRequest())]
+    assert isinstance(answer, pb.FetchDrafterResponse)
+    return answer.manifest
+
+
+async def read(client: Any, entry: pb.PartFile) -> bytes:
+    data = b""
+    while len(data) < entry.size:
+        request = pb.FetchDrafterRequest(name=entry.name, offset=len(data), sha256=entry.sha256)
+        async for part in client.FetchDrafter(request):
+            assert part.chunk.offset == len(data)
+            data += part.chunk.data
+    return data
+
+
+async def test_every_file_of_the_manifest_can_be_read_in_ranges(
+    source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "RANGE_BYTES", 10_000)
+    async with stub(source, tmp_path / "cache") as client:
+        told = await manifest(client)
+        for entry in told.files:
+            data = await read(client, entry)
+            assert (len(data), hashlib.sha256(data).digest()) == (entry.size, entry.sha256)
+    kinds = [entry.kind for entry in told.files]
+    assert kinds.count(pb.PART_DRAFTER) == 1
+    assert {kind for precision in fetch.PRECISIONS.values() for kind in precision} < set(kinds)
+    assert told.identity.drafter_fingerprint == next(e.sha256 for e in told.files if e.kind == pb.PART_DRAFTER)
+    assert told.identity.target_fingerprint.hex() == resolve(str(source.model), tmp_path / "cache").fingerprint
+
+
+async def test_what_is_made_once_is_used_again_and_what_is_damaged_is_made_again(
+    source: Source, tmp_path: Path
+) -> None:
+    manifests, made = list[pb.PartManifest](), tmp_path / "none"
+    for damaged in (False, False, True):
+        before = made.stat().st_ino if made.exists() else 0
+        if damaged:
+            made.write_bytes(b"damaged")
+        async with stub(source, tmp_path / "cache") as client:
+            manifests.append(await manifest(client))
+        [made] = (tmp_path / "cache/served-parts").glob("*/embeddings.bf16.safetensors")
+        assert not before or (made.stat().st_ino == before) is not damaged
+    assert manifests[0] == manifests[1] == manifests[2]
+
+
+async def test_what_is_not_for_clients_is_refused(source: Source, tmp_path: Path) -> None:
+    async with stub(source, tmp_path / "cache") as client:
+        for name, sha256, code in (
+            ("../../etc/passwd", b"", "not_found"),
+            ("model.safetensors", b"", "not_found"),
+            ("config.json", b"another", "mismatch"),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await client.FetchDrafter(pb.FetchDrafterRequest(name=name, sha256=sha256)).read()
+            assert trailer(refused.value, CODE_KEY) == code
+
+
+async def test_several_drafters_and_none(source: Source, tmp_path: Path) -> None:
+    files = resolve(str(source.model), tmp_path / "cache")
+    second = tmp_path / "second.safetensors"
+    second.write_bytes(source.drafter.read_bytes() + b" ")
+    told: list[pb.FetchDrafterResponse] = []
+
+    async def send(message: pb.FetchDrafterResponse) -> None:
+        told.append(message)
+
+    several = fetch.DrafterFiles(
+        files, pb.Identity(), [fetch.DrafterFile(source.drafter, 1), fetch.DrafterFile(second, 2)], tmp_path / "cache"
+    )
+    with pytest.raises(NotFoundError, match="The server offers no drafter"):
+        await several.answer(pb.FetchDrafterRequest(), send, "nobody")
+    several.prepare()
+    await several.answer(pb.FetchDrafterRequest(), send, "nobody")
+    kinds = {entry.name: entry.kind for entry in told[0].manifest.files}
+    assert list(kinds.values()).count(pb.PART_DRAFTER) == 2
+    assert kinds["layers-2.packed.safetensors"] == pb.PART_LAYERS_PACKED
+    without = fetch.DrafterFiles(files, pb.Identity(), [], tmp_path / "cache")
+    without.prepare()
+    await without.answer(pb.FetchDrafterRequest(), send, "nobody")
+    assert {entry.kind for entry in told[1].manifest.files} == {pb.PART_TEXT}

@@ -1,28 +1,34 @@
-"""Sessions that share the pages of a prefix: what is read once is not read again, and nobody notices otherwise."""
+"""Pages of a prefix that sessions share: what is read once is not read again, and nobody notices otherwise. Of two servers,
+a conversation goes to the one that has read its text, unless that has no room.
+"""
 
 import random
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
-import grpc
-import grpc.aio
 import pytest
 from moa.v1 import moa_pb2 as pb
+from moa.v1 import moa_pb2_grpc
+from moa_client.conversation.events import Ended
 from moa_kernels import Page
 from moa_server.access import keys as keys_module
 from moa_server.access.limits import Caller
 from moa_server.app import RunningServer
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.schedule import Schedule
 from moa_server.engine.shared_pages import PrefixIndex
 from moa_server.engine.stepper import SessionTensors, Stepper, Work
+from moa_server.service.host import Host
 from moa_server.session.memory_feed import most_nbytes
 from moa_server.verifier import Target, TargetOutput
 from moa_server.verifier.kernel_target import KernelCache
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.prefix_hash import PrefixHashes
 
-from tests.net.server_peer import CONTEXT, VOCAB, Peer, make_host, plain_text, serving, toy_source, until
-from tests.support.tiny_models import tiny_kernel_target, tiny_model
+from tests.net.client_device import device
+from tests.net.client_talk import Screen, Servers, serving_now, talking_to, watch
+from tests.net.server_peer import OWN, VOCAB, Peer, channel_to, make_host, plain_text, serving, toy_source, until
 
 PAGE, DRAFT_NODES = 64, 64
 SHORT = AnswerSettings(max_tokens=6, ignore_end_of_text=True)
@@ -72,54 +78,23 @@ class WatchingStepper(Stepper):
         return outputs
 
 
-@pytest.fixture(scope="module")
-def target() -> Target:
-    return tiny_kernel_target(tiny_model(max_position_embeddings=CONTEXT))
-
-
 @pytest.fixture
-def stepper(target: Target) -> WatchingStepper:
-    return WatchingStepper(target)
+def stepper(int8_target: Target) -> WatchingStepper:
+    return WatchingStepper(int8_target)
 
 
 @asynccontextmanager
-async def server(stepper: WatchingStepper, **settings: Any) -> AsyncIterator[RunningServer]:
+async def sharing(stepper: WatchingStepper, **settings: Any) -> AsyncIterator[RunningServer]:
     host = make_host(stepper.target, stepper=stepper, **{"prefill_chunk": 32, "draft_nodes": DRAFT_NODES, **settings})
     stepper.index = host.services.engine.pages.index
     async with serving(host) as running:
         yield running
 
 
-@pytest.fixture
-async def running(stepper: WatchingStepper) -> AsyncIterator[RunningServer]:
-    async with server(stepper) as running:
-        yield running
-
-
-@asynccontextmanager
-async def channel_to(running: RunningServer) -> AsyncIterator[grpc.aio.Channel]:
-    """A connection of its own, from a port of its own."""
-    options = [("grpc.use_local_subchannel_pool", 1)]
-    async with grpc.aio.insecure_channel(f"127.0.0.1:{running.port}", options=options) as channel:
-        yield channel
-
-
-@pytest.fixture
-async def channel(running: RunningServer) -> AsyncIterator[grpc.aio.Channel]:
-    async with channel_to(running) as channel:
-        yield channel
-
-
-async def answer(peer: Peer, text: Sequence[int] = TEXT, settings: AnswerSettings = SHORT, **fields: Any) -> list[int]:
+async def answer(peer: Peer, text: Sequence[int] = TEXT, *, reused_state: bool = True) -> list[int]:
     """Opens, asks, and reads the answer to its end."""
-    if peer.opened is None:
-        await peer.open(**{"run_ahead": True, "reused_state": True, **fields})
-    base = len(peer.tokens)
-    await peer.ask(text, settings)
-    seen = len(peer.verdicts)
-    while len(peer.verdicts) == seen or not peer.verdicts[-1].finish:
-        await peer.verdict()
-    return peer.tokens[base + len(text) :]
+    await peer.open(run_ahead=True, reused_state=reused_state)
+    return await peer.answer(text, SHORT)
 
 
 async def rows_of(peer: Peer, stop: int) -> dict[int, list[bytes]]:
@@ -136,36 +111,33 @@ async def rows_of(peer: Peer, stop: int) -> dict[int, list[bytes]]:
     return rows
 
 
-async def test_the_second_user_reads_only_what_is_new_and_gets_the_same_bits(
-    channel: grpc.aio.Channel, target: Target, stepper: WatchingStepper
-) -> None:
-    expected, _ = plain_text(target, TEXT, SHORT)
-    first, second = Peer(channel), Peer(channel)
-    assert await answer(first) == expected
-    afresh = await rows_of(first, len(TEXT))
-    before = stepper.fed
-    assert before >= len(TEXT)
-    assert await answer(second) == expected
-    assert stepper.fed - before < PAGE
-    assert await rows_of(second, len(TEXT)) == afresh
+async def test_the_second_user_reads_only_what_is_new_and_gets_the_same_bits(stepper: WatchingStepper) -> None:
+    expected, _ = plain_text(stepper.target, TEXT, SHORT)
+    async with sharing(stepper) as running, channel_to(running) as channel:
+        first, second = Peer(channel), Peer(channel)
+        assert await answer(first) == expected
+        afresh, before = await rows_of(first, len(TEXT)), stepper.fed
+        assert before >= len(TEXT)
+        assert await answer(second) == expected
+        assert stepper.fed - before < PAGE
+        assert await rows_of(second, len(TEXT)) == afresh
 
 
 @pytest.mark.parametrize("ends", ["bye", "cut"])
-async def test_a_client_that_has_lost_its_token_finds_its_text(
-    channel: grpc.aio.Channel, target: Target, stepper: WatchingStepper, running: RunningServer, ends: str
-) -> None:
-    peer = Peer(channel)
-    await answer(peer)
-    text = [*peer.tokens, 5, 6]
-    if ends == "bye":
-        await peer.bye()
-        assert len(running.host.services.registry) == 0
-    else:
-        peer.call.cancel()
-        await until(lambda: running.host.services.registry.detached == 1)
-    before = stepper.fed
-    assert await answer(Peer(channel), text) == plain_text(target, text, SHORT)[0]
-    assert stepper.fed - before < PAGE
+async def test_a_client_that_has_lost_its_token_finds_its_text(stepper: WatchingStepper, ends: str) -> None:
+    async with sharing(stepper) as running, channel_to(running) as channel:
+        registry, peer = running.host.services.registry, Peer(channel)
+        await answer(peer)
+        text = [*peer.tokens, 5, 6]
+        if ends == "bye":
+            await peer.bye()
+            assert len(registry) == 0
+        else:
+            peer.call.cancel()
+            await until(lambda: registry.detached == 1)
+        before = stepper.fed
+        assert await answer(Peer(channel), text) == plain_text(stepper.target, text, SHORT)[0]
+        assert stepper.fed - before < PAGE
 
 
 @pytest.mark.parametrize("share", ["off", "client", "all"])
@@ -174,20 +146,22 @@ async def test_clients_share_only_what_the_operator_allows(
 ) -> None:
     # With its port: two connections are two clients.
     monkeypatch.setattr(keys_module, "caller_without_key", lambda peer, _: Caller(peer, peer))
-    async with server(stepper, share_prefixes=share) as running, channel_to(running) as one, channel_to(running) as two:
+    async with (
+        sharing(stepper, share_prefixes=share) as running,
+        channel_to(running, OWN) as one,
+        channel_to(running, OWN) as two,
+    ):
         first = await answer(Peer(one))
-        before = stepper.fed
-        assert await answer(Peer(one)) == first
-        assert (stepper.fed - before < PAGE) is (share != "off")
-        before = stepper.fed
-        assert await answer(Peer(two)) == first
-        assert (stepper.fed - before < PAGE) is (share == "all")
+        for channel, allowed in ((one, ("client", "all")), (two, ("all",))):
+            before = stepper.fed
+            assert await answer(Peer(channel)) == first
+            assert (stepper.fed - before < PAGE) is (share in allowed)
 
 
-async def test_shared_pages_count_once(target: Target, stepper: WatchingStepper) -> None:
+async def test_shared_pages_count_once(stepper: WatchingStepper) -> None:
     """Four users of one text, in room for two that share nothing."""
     need = stepper.most_nbytes_of(len(TEXT) + SHORT.max_tokens)
-    async with server(stepper, kv_bytes=2 * need + need // 2) as running, channel_to(running) as channel:
+    async with sharing(stepper, kv_bytes=2 * need + need // 2) as running, channel_to(running) as channel:
         assert running.host.services.conversations_that_fit(len(TEXT) + SHORT.max_tokens) == 2
         peers = [Peer(channel) for _ in range(4)]
         await answer(peers[0])
@@ -197,3 +171,87 @@ async def test_shared_pages_count_once(target: Target, stepper: WatchingStepper)
         for peer in peers[1:]:
             await peer.verdict()
         assert stepper.most_nbytes <= running.host.services.pool.promised <= running.host.services.pool.budget
+
+
+# ---------------------------------------------------------------- two servers
+
+LONG = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
+READ_MS = 500.0  # a page is dearer than any round trip, however busy the machine
+
+
+class PagedServers(Servers):
+    """Servers of a target that has pages to share."""
+
+    def make(self, **settings: Any) -> Host:
+        return make_host(self.target, **settings)
+
+
+@pytest.fixture
+async def servers(int8_target: Target, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Servers]:
+    monkeypatch.setattr(Schedule, "read_ms", READ_MS)
+    async with PagedServers(int8_target) as made:
+        yield made
+
+
+async def ask_at(servers: Servers, name: str, text: Sequence[int]) -> list[int]:
+    """Asks one server, and says goodbye to it."""
+    async with channel_to(servers.running[name]) as channel:
+        peer = Peer(channel)
+        got = await answer(peer, text, reused_state=False)
+        await peer.bye()
+    return got
+
+
+async def served_at(servers: Servers, text: Sequence[int]) -> str:
+    """Where a client goes that has never been here, if all are equally far away."""
+    async with talking_to(servers.links(), device(servers.target, "none")) as (route, engine):
+        for server in route.servers:
+            server.rtt_ms = 1.0
+        screen = Screen()
+        await watch(engine, screen, text, SHORT)
+        assert screen.committed == plain_text(servers.target, text, SHORT)[0]
+        assert screen.end == Ended(Finish.MAX_TOKENS)
+        return await serving_now(engine, servers)
+
+
+async def test_a_conversation_goes_where_its_text_is_and_elsewhere_if_there_is_no_room(servers: Servers) -> None:
+    await servers.start("one")
+    two = await servers.start("two", max_streams=1)
+    assert await served_at(servers, [7] * 20) == "one"  # the order of the list, where nothing else counts
+    said = await ask_at(servers, "two", TEXT)
+    assert await served_at(servers, [*TEXT, *said, 5, 6]) == "two"  # the next turn
+    assert await served_at(servers, [*TEXT[:PAGE], 9, 9, 4]) == "two"  # another one with this beginning
+    async with channel_to(two) as channel:
+        busy = Peer(channel)
+        await busy.open()  # it waits for drafts, so that the answer does not end
+        await busy.ask([5, 17, 42], LONG)
+        await busy.verdict()
+        assert two.host.load == 1
+        assert await served_at(servers, [*TEXT[:PAGE], 4, 4, 9]) == "one"
+        await busy.bye()
+    await until(lambda: two.host.load == 0)
+
+
+@pytest.mark.parametrize(
+    ("share_prefixes", "own", "others"), [("client", 2 * PAGE, 0), ("all", 2 * PAGE, 2 * PAGE), ("off", 0, 0)]
+)
+async def test_an_asker_learns_nothing_of_what_it_does_not_share(
+    servers: Servers, monkeypatch: pytest.MonkeyPatch, share_prefixes: str, own: int, others: int
+) -> None:
+    one = await servers.start("one", share_prefixes=share_prefixes)
+    await ask_at(servers, "one", TEXT)
+    hashes = PrefixHashes(TEXT).named()
+    async with channel_to(one) as channel:
+
+        async def describe(hashes: Sequence[int]) -> pb.DescribeResponse:
+            stub: Any = moa_pb2_grpc.MoaStub(channel)
+            response: pb.DescribeResponse = await stub.Describe(pb.DescribeRequest(prefix_hashes=hashes))
+            return response
+
+        described = await describe(hashes)
+        assert (described.cached_tokens, described.read_ms) == (own, READ_MS)
+        assert (await describe(hashes[1:])).cached_tokens == 0  # the second page, without the first
+        assert (await describe([*hashes, *range(10_000)])).cached_tokens == own
+        assert (await describe([])).cached_tokens == 0
+        monkeypatch.setattr(keys_module.Gate, "admit", lambda *_: Caller("another", "ipv4:127.0.0.1:9"))
+        assert (await describe(hashes)).cached_tokens == others
