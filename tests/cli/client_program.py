@@ -13,10 +13,8 @@ import grpc
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.child import running
-from moa_client.chat.messages import BACK_WORDS, HELD_BACK_WORDS, UNREAD_WORDS, event_words
-from moa_client.conversation.events import LinkChanged, LinkState
 
-from tests.support.programs import PATIENCE, environment
+from tests.support.programs import environment
 from tests.support.tiny_models import END, save_drafter, save_tokenizer, small_drafter, tiny_model
 
 # COLUMNS and LINES are of another terminal, as a shell may leave them.
@@ -33,19 +31,7 @@ TEMPLATE = (
 CONTEXT = 4096
 SIZES: dict[str, Any] = {"num_hidden_layers": 2, "max_position_embeddings": CONTEXT}
 Run = Callable[..., tuple[int, str, str]]  # exit code, standard output, standard error
-# What a client says of a server that it takes for lost, as it must where a machine is busy for longer than the link's
-# timer, and of what follows.
-LOST_WORDS = event_words(LinkChanged(LinkState.OFFLINE, "the server is silent"))
-BUSY_WORDS = {LOST_WORDS, HELD_BACK_WORDS, UNREAD_WORDS, BACK_WORDS}
 CHAT = [sys.executable, "-m", "moa_client.cli", "chat"]
-# It waits for a lost server for as long as a busy machine may take.
-_PATIENT = f"""
-from moa_client.settings import ClientSettings
-ClientSettings.__init__.__kwdefaults__ |= {{"settle_seconds": {PATIENCE}, "standalone_seconds": {PATIENCE}}}
-from moa_client.cli import main
-main()
-"""
-PATIENT_CHAT = [sys.executable, "-c", _PATIENT, "chat"]
 
 
 @dataclass(frozen=True)
@@ -76,11 +62,6 @@ def serving(folder: Path, model: Path, drafter: Path, port: int = 0) -> Iterator
     arguments = ["--port", str(port), "--threads", "1", "--drafter", str(drafter)]
     with running("moa_server.cli", ["serve", str(model), *arguments, "--cache-dir", str(folder / "cache")]) as server:
         yield Served(model, drafter, server.address, server.process)
-
-
-def undisturbed(err: str) -> str:
-    """Standard error of an answer as on a machine that is never busy: without `BUSY_WORDS`."""
-    return "".join(line for line in err.splitlines(keepends=True) if line.rstrip() not in BUSY_WORDS)
 
 
 def words(tokens: list[int]) -> str:

@@ -1,19 +1,35 @@
-"""The command line of moa-bench: help, refusals, and one quick run of each suite."""
+"""The command lines of moa-bench and moa-train: refusals, one quick run, a run that is killed and started again, and from conversations
+to an evaluated drafter.
+"""
 
 import json
 import os
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from inline_snapshot import snapshot
+from moa_shared.drafter.companion import ANOTHER_MODEL, cache_file, confidence_beside
+from moa_shared.drafter.shipped import load_ngrams
+from moa_shared.drafting.estimates import PRIOR_EVIDENCE
+from moa_shared.errors import DataError
+from moa_shared.models import resolve
+from moa_training.cli import cli
+from moa_training.fit.run_state import only_run_in
 
 from tests.cli.client_program import Run
 from tests.support.programs import module, started
+from tests.support.tiny_models import save_tiny_model, save_tokenizer
+from tests.support.tiny_training import WORDS, save_tiny_target, write_conversations, write_fit_config
 
-pytestmark = pytest.mark.xdist_group("torch programs")
+pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch programs")]
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "COLUMNS": "100"}
 Measure = Callable[..., tuple[dict[str, Any], CompletedProcess[str]]]
 
@@ -94,9 +110,158 @@ def test_a_measurement_that_is_ended_leaves_no_server_behind(tmp_path: Path) -> 
         os.kill(child, 0)
 
 
-@pytest.mark.long
-@pytest.mark.timeout(600)
-def test_cut_answers_are_whole(measure: Measure) -> None:
-    result, _ = measure("cut")
-    assert sorted(incident["kind"] for incident in result["incidents"]) == ["cut", "cut", "kill", "reset"]
-    assert all(incident["whole"] for incident in result["incidents"])
+# A suite of five cells behind the command's own code; the third waits for as long as a file says so.
+PROGRAM = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which whoever runs the tests in the background ignores
+from dataclasses import dataclass
+from types import ModuleType
+from moa_bench import registry
+from moa_bench.cli import main
+from moa_bench.suite import Suite
+
+@dataclass(frozen=True)
+class Effort:
+    cells: int = 50
+
+def measure(effort, run):
+    def cell(number):
+        print("measured", number, flush=True)
+        if number == 2 and os.environ.get("STOP"):
+            print("stopping", flush=True)
+            sys.stdin.read()
+        return {"speed": number}
+    return {"target": run.model, "cells": [run.keep(f"cell {n}", lambda n=n: cell(n)) for n in range(effort.cells)]}
+
+module = sys.modules["tiny"] = ModuleType("tiny")
+module.measure, module.render = measure, lambda result: f"{len(result['cells'])} cells\\n"
+suite = Suite("tiny", "", "tiny", Effort(), Effort(5), ("model",))
+registry.CHAPTERS = {"tiny": (suite,)}
+main()
+"""
+
+
+def command(out: Path, *more: str) -> list[str]:
+    return [sys.executable, "-c", PROGRAM, "run", "tiny", "--quick", "--no-pin", "--out", str(out), *more]
+
+
+def test_a_killed_run_continues_where_it_was(tmp_path: Path) -> None:
+    for number in (signal.SIGKILL, signal.SIGINT):
+        killed = subprocess.Popen(
+            command(tmp_path), env=ENVIRONMENT | {"STOP": "1"}, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        with killed:
+            assert killed.stdout is not None
+            seen = list(takewhile(lambda line: line != "stopping\n", killed.stdout))
+            killed.send_signal(number)
+            _, told = killed.communicate(timeout=100)
+        if number == signal.SIGKILL:
+            assert seen == ["measured 0\n", "measured 1\n", "measured 2\n"]
+        else:
+            assert seen == ["measured 2\n"]
+            assert "Stopped. What was measured is kept: start the same command again to continue.\n" in told
+    done = subprocess.run(command(tmp_path), env=ENVIRONMENT, text=True, capture_output=True, timeout=100)
+    assert (done.returncode, done.stdout) == (0, "measured 2\nmeasured 3\nmeasured 4\n5 cells\n\n")
+    assert done.stderr == snapshot("""\
+2 cells are there already.
+tiny: done.
+""")
+    result = json.loads((tmp_path / "tiny.json").read_text())
+    assert result["cells"] == [{"speed": number} for number in range(5)]
+    assert list((tmp_path / ".journal").iterdir()) == []
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def test_from_conversations_to_an_evaluated_drafter(tmp_path: Path) -> None:
+    target = save_tiny_target(tmp_path / "target")
+    source = write_conversations(tmp_path / "in.jsonl", 40)
+    source.write_text(source.read_text() + "not json\n")
+    shard = tmp_path / "a.jsonl.zst"
+    common = ["--target", str(target)]
+    runner = CliRunner()
+    result = runner.invoke(cli, ["prepare", str(source), "--output", str(shard), *common], catch_exceptions=False)
+    assert "40 rows; 1 left out: 1 not JSON" in result.output
+    own = tmp_path / "own.jsonl.zst"
+    arguments = ["prepare", str(source), "--output", str(own), "--rewrite", "--answer-tokens", "8", "--slots", "8"]
+    result = runner.invoke(cli, [*arguments, *common], catch_exceptions=False)
+    assert own.stat().st_size > 0
+    config = write_fit_config(tmp_path, target, own, tokens=400)
+    with only_run_in(tmp_path / "out"):
+        result = runner.invoke(cli, ["fit", str(config)])
+    assert f"Another run is training into {tmp_path / 'out'}" in str(result.exception)
+    result = runner.invoke(cli, ["fit", str(config)], catch_exceptions=False)
+    checkpoint = tmp_path / "out" / "drafter.safetensors"
+    assert str(checkpoint) in result.output
+    table = tmp_path / "out" / "ngrams.safetensors"
+    arguments = ["ngrams", str(own), "--output", str(table), "--least-count", "2", *common]
+    result = runner.invoke(cli, arguments, catch_exceptions=False)
+    assert f"{table}: {len(load_ngrams(table))} contexts" in result.output
+    questions = tmp_path / "q.jsonl"
+    questions.write_text("".join(json.dumps({"turns": [f"w{n} w2 w3"]}) + "\n" for n in range(4)))
+    arguments = ["calibrate", str(checkpoint), str(questions), "--output", str(tmp_path / "c.json")]
+    result = runner.invoke(cli, [*arguments, "--execution", "float32", "--answer-tokens", "8", *common])
+    assert isinstance(result.exception, DataError)  # this target's answers are too short
+    assert "Give more questions" in str(result.exception)
+    questions.write_text(json.dumps({"category": "toy", "turns": ["w1 w2 w3"]}) + "\n")
+    arguments = ["evaluate", str(checkpoint), str(questions), *common]
+    arguments += ["--answer-tokens", "12", "--execution", "float32", "--json"]
+    result = runner.invoke(cli, [*arguments, str(tmp_path / "r.json")], catch_exceptions=False)
+    assert "chain of 5" in result.output
+    assert "1 question;" in result.output
+    assert json.loads((tmp_path / "r.json").read_text())["acceptance_length"] >= 1
+    result = runner.invoke(cli, [*arguments, "-", "--unguarded"], catch_exceptions=False)
+    assert json.loads(result.stdout)["questions"] == 1
+    questions.write_text(json.dumps({"turns": ["w1 w2 w3"], "final_answer": "3"}) + "\n")
+    result = runner.invoke(cli, [*arguments, "-", "--task-tokens", "12"], catch_exceptions=False)
+    assert set(json.loads(result.stdout)["task"]) == {f"0.{tenth}" for tenth in range(10)}
+
+
+def test_a_companion_is_calibrated_and_evaluated(tmp_path: Path) -> None:
+    target = save_tiny_target(tmp_path / "target")
+    small, other = (save_tiny_model(tmp_path / name, seed=9) for name in ("small", "other"))
+    save_tokenizer(small, WORDS, end=4)
+    save_tokenizer(other, [*WORDS[:9], "gravity", *WORDS[10:]], end=4)
+    questions = tmp_path / "q.jsonl"
+    questions.write_text("".join(json.dumps({"turns": [f"w{n} w2 w3"]}) + "\n" for n in range(4)))
+    common = ["--target", str(target), "--answer-tokens", "20", "--execution", "float32"]
+    runner = CliRunner()
+    arguments = ["calibrate", f"companion:{small}", str(questions), *common]
+    result = runner.invoke(cli, arguments, catch_exceptions=False)
+    root = tmp_path / "cache"
+    files, theirs = resolve(str(small), root), resolve(str(target), root)
+    written = cache_file(files.fingerprint, theirs.fingerprint, root)
+    assert str(written) in result.output
+    assert "shown while the chance is" in result.output
+    learned = confidence_beside(files, theirs, root)
+    assert learned.evidence > PRIOR_EVIDENCE
+    assert learned.shift < ANOTHER_MODEL  # a random model is right by chance
+    arguments = ["evaluate", f"companion:{small}", str(questions), *common, "--standalone", "8", "--json", "-"]
+    content = json.loads(runner.invoke(cli, arguments, catch_exceptions=False).stdout)
+    assert content["acceptance_length"] >= 1
+    assert content["cold"] is None  # memory is nothing to it
+    refused = runner.invoke(cli, [*arguments, "--drafter-weights", "int4"])
+    assert "weights are as its file has them, not int4" in str(refused.exception)
+    refused = runner.invoke(cli, ["calibrate", f"companion:{other}", str(questions), *common])
+    assert "token 9 is 'w4' there and 'gravity' here" in str(refused.exception)
+    refused = runner.invoke(cli, ["calibrate", "default", str(questions), *common])
+    assert "--output is missing" in str(refused.exception)
+
+
+RAY = "--ray is not a setting any more. One process does the work of a machine: give each its own share"
+REFUSED = [
+    ("fit none.toml", 66, "There is no configuration none.toml."),
+    ("prepare none.jsonl --output a.jsonl.zst --target default", 66, "There is no file none.jsonl."),
+    ("prepare none.jsonl --output a.jsonl.zst --ray local", 2, RAY),
+    ("compare a=a.json --share-picture a.png", 2, "--share-picture is not a setting any more. --picture draws it."),
+]
+
+
+@pytest.mark.parametrize(("words", "code", "message"), REFUSED)
+def test_refusals_are_one_sentence_with_an_exit_code(program: Run, words: str, code: int, message: str) -> None:
+    status, _, err = program("moa-train", *words.split())
+    assert (status, err.splitlines()[-1].startswith(f"moa-train: {message}")) == (code, True)

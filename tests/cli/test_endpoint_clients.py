@@ -1,92 +1,148 @@
-"""curl and llm, pointed to an endpoint whose answers the tests write: keys, errors, calls that are followed.
+"""Anthropic's and ollama's libraries for Python, pointed to an endpoint whose answers the tests write.
 
 tests/e2e has these and other clients with the default model.
 """
 
-import asyncio
-import json
-import os
-import sys
+from __future__ import annotations
+
 from collections.abc import AsyncIterator
-from pathlib import Path
+from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
-from moa_client.web.server import WebServer
+from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
+from moa_shared.protocol.finish_rule import Finish
+from ollama import AsyncClient
 
-from tests.support.scripted_answers import ScriptedAnswer, ScriptedSource, saying, serving
+from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence
 
 pytestmark = pytest.mark.system
 KEY = "0123456789abcdef"
-CHAT = '{"model": "default", "messages": [{"role": "user", "content": "Hi"}]%s}'
-STREAMED = ', "stream": true'
+HI: Any = [{"role": "user", "content": "Hi there"}]
+TOOLS: Any = [{"name": "now", "description": "The time.", "input_schema": {"type": "object", "properties": {}}}]
+WORDS = ("Good", " day", ".")
+CALL = ("I look.", "\n<tool_call>", '{"name": "now", "arguments": {"zone": "UTC"}}</tool_call>')
 
 
-@pytest.fixture
-async def server() -> AsyncIterator[WebServer]:
-    async with serving(ScriptedSource(saying("Good", " day", ".")), key=KEY) as server:
-        yield server
-
-
-async def run(*command: object, **environment: str) -> tuple[int, str, str]:
-    """Runs a program next to the server: exit code, standard output, standard error."""
-    process = await asyncio.create_subprocess_exec(
-        *map(str, command),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-        env=os.environ | {"NO_PROXY": "127.0.0.1", "no_proxy": "127.0.0.1"} | environment,
-    )
-    out, err = await process.communicate()
-    return process.returncode or 0, out.decode(), err.decode()
-
-
-async def test_curl(server: WebServer) -> None:
-    url, key = f"{server.url}/v1/chat/completions", f"Authorization: Bearer {KEY}"
-    code, out, err = await run("curl", "-sS", "-H", key, url, "-d", CHAT % "")
-    assert code == 0, err
-    assert json.loads(out)["choices"][0]["message"]["content"] == "Good day."
-    code, out, _ = await run("curl", "-sS", "-N", "-H", key, url, "-d", CHAT % STREAMED)
-    assert out.endswith("data: [DONE]\n\n")
-    code, out, _ = await run("curl", "-sS", "-w", "%{http_code}", url, "-d", CHAT % "")
-    assert out.endswith("401")
-
-
-async def llm(server: WebServer, folder: Path, *options: str) -> tuple[int, str, str]:
-    """Runs llm with a folder of its own."""
-    models = f"- model_id: moa\n  model_name: default\n  api_base: {server.url}/v1\n  api_key_name: moa\n"
-    (folder / "extra-openai-models.yaml").write_text(models + "  supports_tools: true\n")
-    (folder / "keys.json").write_text(json.dumps({"moa": KEY}))
-    command = [sys.executable, "-m", "llm", "-m", "moa", *options]
-    return await run(*command, LLM_USER_PATH=str(folder), LLM_LOAD_PLUGINS="")
-
-
-async def test_llm(server: WebServer, tmp_path: Path) -> None:
-    for options in (["--no-stream"], ["-o", "temperature", "0", "-s", "Be brief.", "-o", "json_object", "1"]):
-        code, out, err = await llm(server, tmp_path, *options, "Hi")
-        assert (code, out) == (0, "Good day.\n"), err
-    code, _, err = await llm(server, tmp_path, "-o", "logit_bias", '{"99999": 5}', "Hi")
-    assert code == 1
-    assert "logit_bias: expected tokens 0 to 999" in err, err
-
-
-CALLS = """I multiply.
-<tool_call>
-{"name": "multiply", "arguments": {"a": 12, "b": 34}}
-</tool_call>
-<tool_call>
-{"name": "multiply", "arguments": {"a": 5, "b": 6}}
-</tool_call>"""
-MULTIPLY = "def multiply(a: int, b: int) -> int: return a * b"
-
-
-async def test_llm_follows_calls(tmp_path: Path) -> None:
-    async def script(answer: ScriptedAnswer) -> None:
-        await saying(*(CALLS if len(source.answers) == 1 else "Both are known."))(answer)
-
+@asynccontextmanager
+async def anthropic(script: Script = silence) -> AsyncIterator[tuple[AsyncAnthropic, ScriptedSource]]:
     source = ScriptedSource(script)
-    source.context_tokens = 1000
-    async with serving(source, key=KEY) as server:
-        code, out, err = await llm(server, tmp_path, "--functions", MULTIPLY, "What are 12 times 34 and 5 times 6?")
-    assert (code, out) == (0, "I multiply. Both are known.\n"), err
-    results = [message["content"] for message in source.rendered if message["content"].startswith("<tool_response>")]
-    assert results == ["<tool_response>\n408\n</tool_response>\n<tool_response>\n30\n</tool_response>"]
+    async with (
+        serving(source, key=KEY) as server,
+        DefaultAsyncHttpxClient(verify=False) as plain,  # without certificates, which take 20 ms to read
+        AsyncAnthropic(base_url=server.url, api_key=KEY, max_retries=0, http_client=plain) as client,
+    ):
+        yield client, source
+
+
+@asynccontextmanager
+async def ollama(script: Script = silence) -> AsyncIterator[tuple[AsyncClient, ScriptedSource]]:
+    source = ScriptedSource(script)
+    async with serving(source) as server, AsyncClient(host=server.url) as client:
+        yield client, source
+
+
+def calling(answers: list[ScriptedSource]) -> Script:
+    """Calls a tool in the first answer of a source, and says in the second that it is noon."""
+
+    async def script(answer: ScriptedAnswer) -> None:
+        await saying(*(CALL if len(answers[0].answers) == 1 else ("It is noon.",)))(answer)
+
+    return script
+
+
+async def test_a_message_whole_and_as_a_stream() -> None:
+    async with anthropic(saying(*WORDS)) as (client, source):
+        whole = await client.messages.create(model=MODEL, max_tokens=9, messages=HI, system="Be brief.")
+        greedy = {"temperature": 0}
+        async with client.messages.stream(model="default", max_tokens=9, messages=HI, extra_body=greedy) as stream:
+            text = [piece async for piece in stream.text_stream]
+            streamed = await stream.get_final_message()
+    assert text == list(WORDS)
+    for message in (whole, streamed):
+        assert [block.to_dict()["text"] for block in message.content] == ["Good day."]
+        assert (message.model, message.role, message.stop_reason) == (MODEL, "assistant", "end_turn")
+        assert message.usage.output_tokens == 3
+    assert (whole.usage.input_tokens, streamed.usage.input_tokens) == (4, 2)
+    assert [(each.options.max_tokens, each.options.temperature) for each in source.answers] == [(9, 1.0), (9, 0.0)]
+
+
+async def test_a_loop_of_tools_with_anthropic() -> None:
+    """The library runs the tool, and sends the call and its result back."""
+
+    sources = list[ScriptedSource]()
+    async with anthropic(calling(sources)) as (client, source):
+        sources.append(source)
+        messages = HI
+        for _ in range(2):
+            async with client.messages.stream(model=MODEL, max_tokens=50, messages=messages, tools=TOOLS) as stream:
+                message = await stream.get_final_message()
+            calls = [block for block in message.content if block.type == "tool_use"]
+            results = [{"type": "tool_result", "tool_use_id": call.id, "content": "noon"} for call in calls]
+            said: Any = [{"role": "assistant", "content": message.content}, {"role": "user", "content": results}]
+            messages = [*messages, *said]
+            if calls:
+                assert (calls[0].name, calls[0].input, message.stop_reason) == ("now", {"zone": "UTC"}, "tool_use")
+    assert [block.type for block in messages[1]["content"]] == ["text", "tool_use"]
+    assert message.content[0].to_dict()["text"] == "It is noon."
+    told = "".join(each["content"] for each in source.rendered)
+    assert all(words in told for words in ("I look.", "<tool_response>", "noon"))
+
+
+# ---------------------------------------------------------------- ollama
+
+
+async def test_a_chat_whole_and_as_a_stream() -> None:
+    async with ollama(saying(*WORDS, finish=Finish.MAX_TOKENS)) as (client, source):
+        whole = await client.chat("default", messages=HI, options={"num_predict": 3})
+        parts = [part async for part in await client.chat(f"{MODEL}:latest", messages=HI, stream=True)]
+    assert whole.message.content == "Good day."
+    assert [part.message.content for part in parts] == [*WORDS, ""]
+    assert [part.done for part in parts] == [False] * 3 + [True]
+    for last in (whole, parts[-1]):
+        assert (last.done_reason, last.prompt_eval_count, last.eval_count) == ("length", 2, 3)
+        assert last.total_duration is not None
+        assert last.total_duration >= (last.eval_duration or 0) > 0
+    assert source.answers[0].options.max_tokens == 3
+
+
+async def test_a_loop_of_tools_with_ollama() -> None:
+    """The library makes a tool of a function; the call comes whole, and its result is sent back."""
+
+    def now(zone: str) -> str:
+        """The time. `zone`: where."""
+        return f"noon {zone}"
+
+    sources = list[ScriptedSource]()
+    async with ollama(calling(sources)) as (client, source):
+        sources.append(source)
+        messages: list[Any] = [*HI]
+        stream = await client.chat(MODEL, messages=messages, tools=[now], stream=True)
+        calls = [call for part in [each async for each in stream] for call in part.message.tool_calls or ()]
+        assert [(call.function.name, call.function.arguments) for call in calls] == [("now", {"zone": "UTC"})]
+        messages.append({"role": "assistant", "content": "I look.", "tool_calls": calls})
+        messages.append({"role": "tool", "tool_name": "now", "content": now(**calls[0].function.arguments)})
+        answer = await client.chat(MODEL, messages=messages, tools=[now])
+    assert answer.message.content == "It is noon."
+    assert "noon UTC" in "".join(each["content"] for each in source.rendered)
+
+
+async def test_a_prompt_is_answered() -> None:
+    async with ollama(saying(*WORDS)) as (client, source):
+        whole = await client.generate(MODEL, "Hi there", format="json")
+        parts = [part async for part in await client.generate(MODEL, "Hi", raw=True, stream=True)]
+        loaded = await client.generate(MODEL)
+    assert whole.response == "".join(part.response or "" for part in parts) == "Good day."
+    assert (loaded.response, loaded.done_reason) == ("", "load")
+    assert len(source.answers) == 2
+
+
+async def test_the_model_is_listed_and_described_to_ollama() -> None:
+    async with ollama() as (client, _):
+        listed, loaded = await client.list(), await client.ps()
+        shown = await client.show("default:latest")
+    assert [model.model for model in listed.models] == [MODEL]
+    assert [(model.name, model.context_length) for model in loaded.models] == [(MODEL, 100)]
+    assert shown.capabilities == ["completion", "tools"]
+    assert shown.modelinfo is not None
+    assert shown.modelinfo[f"{shown.modelinfo['general.architecture']}.context_length"] == 100

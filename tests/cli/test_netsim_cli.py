@@ -12,9 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 from inline_snapshot import snapshot
 from netsim.cli import main
-from netsim.cli.links import replay
 
-from netsim import profiles
 from tests.support.messages import steady
 from tests.support.programs import environment, started
 
@@ -24,16 +22,6 @@ NETSIM = [sys.executable, "-m", "netsim.cli"]
 
 def netsim(*words: str) -> Result:
     return CliRunner().invoke(main, words, prog_name="netsim", catch_exceptions=False)
-
-
-def test_show_says_what_a_profile_comes_to(tmp_path: Path) -> None:
-    result = netsim("show", "4g")
-    up, down = result.output.splitlines()[-2:]
-    assert up.startswith("# up: delay 25.7")
-    assert down.startswith("# down: delay 25.7")
-    (tmp_path / "copy.yaml").write_text(result.output)
-    assert profiles.load(str(tmp_path / "copy.yaml")) == profiles.load("4g")
-    assert '"basis": "one_way"' in netsim("show", "4g", "--json").output
 
 
 @pytest.mark.parametrize(
@@ -65,28 +53,11 @@ CASES = [  # words, status, message, hint
         "or --port alone if you will start it in the server's namespace by hand.",
     ),
     (
-        "run --profile 4g --backend proxy --port 5 -- true", 2, "The proxy backend needs --upstream.",
-        "Start the server and name it with --upstream.",
-    ),
-    (
-        "run --profile 4g --serve true -- true", 2, "--serve needs --port.", "Say on which port the server listens.",
-    ),
-    (
         "run --profile 4g --backend proxy --upstream :9 -- no-such", 127,
         "The command 'no-such' does not start: No such file or directory.", None,
     ),
     ("ctl --control /none heal", 1, "No link answers at /none: No such file or directory.", None),
-    ("ctl --control /none set", 1, "Nothing to set.", "For example: netsim ctl set rate_mbps=5 delay_ms=80"),
-    (
-        "ctl --control /none set speed=4", 2, "There is no setting 'speed'.",
-        "Settings are rate_mbps, delay_ms, deviation_ms, loss, queue_kib; write rate_mbps=5.",
-    ),
-    (
-        f"{PROXY} :9 --ready-file /none/ready", 2,
-        "Ready file /none/ready.part cannot be written: No such file or directory.", None,
-    ),
     (f"{PROXY} :9 --out /dev/null/run", 2, "Output folder /dev/null/run cannot be written: Not a directory.", None),
-    (f"{PROXY} :9 --control /none/c", 1, "Control socket /none/c cannot be made: No such file or directory.", None),
     (
         "report /none", 1, "/none does not hold a finished run: /none/summary.json: No such file or directory.",
         "A run writes its folder with --out and completes it when it ends.",
@@ -101,14 +72,6 @@ def test_bad_input_gets_one_sentence(words: str, status: int, message: str, hint
     assert result.stderr == f"netsim: {message}\n" + (f"  {hint}\n" if hint else "")
     assert "Traceback" not in result.output
     assert result.exit_code == status
-
-
-def test_a_malformed_trace_names_line_and_column(tmp_path: Path) -> None:
-    trace = tmp_path / "t.csv"
-    trace.write_text("t_s,down_mbps\n0,5\n1,fast\n")
-    result = netsim("replay", "--upstream", ":1", str(trace), "--", "true")
-    assert steady(result.stderr) == snapshot("netsim: TMP/t.csv, line 3, column 2: 'fast' is not a number.\n")
-    assert result.exit_code == 2
 
 
 def test_a_port_in_use_is_said() -> None:
@@ -137,7 +100,7 @@ def test_proxy_says_one_line_when_it_listens_and_ends_cleanly(tmp_path: Path, nu
     ]  # fmt: skip
     with started(command, ENVIRONMENT) as proxy:
         line = proxy.out.readline()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not ready.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
         address = ready.read_text().strip()
@@ -180,17 +143,3 @@ train  proxy    4g       127.0.0.1:PORT  0
             ((*proxy, "home"), "A link named home is running.\n  Choose another --name, or end that link."),
         ):
             assert netsim(*asked).stderr.startswith(f"netsim: {said}")
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("ride.csv", "--profile", "5g", "--loop", "--upstream=:1", "--", "cmd", "--seed", "4"),
-        ("--profile", "5g", "--loop", "--upstream", ":1", "ride.csv", "--", "cmd", "--seed", "4"),
-    ],
-)
-def test_options_of_a_replay_come_before_or_after_the_trace(words: tuple[str, ...]) -> None:
-    given = replay.make_context("replay", list(words)).params
-    assert (given["trace"], given["profile"], given["loop"], given["upstream"]) == (Path("ride.csv"), "5g", True, ":1")
-    assert given["words"] == ("cmd", "--seed", "4")
-    assert given["seed"] == 0

@@ -1,4 +1,6 @@
-"""`moa-server` as a user meets it: help, refusals with their exit codes, a served model from start to SIGTERM."""
+"""`moa-server` as a user meets it: refusals with their exit codes, a served model from start to SIGTERM, and commands about what lies on
+this machine: models, capacity, doctor.
+"""
 
 import io
 import json
@@ -6,25 +8,30 @@ import os
 import re
 import signal
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import NoReturn
 
 import grpc
 import pytest
+from click.testing import CliRunner, Result
+from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
-from moa_server.addresses import connect_command
-from moa_server.cli import main
+from moa_server.cli import cli, main
 from moa_server.commands.serve import run as run_server
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.checkpoint import load_checkpoint
-from moa_shared.errors import ConfigError
+from moa_shared.errors import ConfigError, MoaError
+from moa_shared.models import source
+from moa_shared.models.source import PACKAGED
 
 from tests.support.messages import steady
+from tests.support.model_places import FakeHub, places, put_into_hub, put_into_ollama, serving  # noqa: F401 (a fixture)
 from tests.support.programs import environment, started
 from tests.support.tiny_gguf import GgufWriter
-from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
+from tests.support.tiny_models import SMALL, save_drafter, save_tiny_model, small_drafter
 
 ENVIRONMENT = environment("proto", "shared", "server", "kernels")
 
@@ -37,8 +44,9 @@ def model_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def _nothing_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(source, "_OLLAMAS_SERVICE", tmp_path / "none")
 
 
 def make_drafter(path: Path, **changes: object) -> Path:
@@ -144,14 +152,6 @@ def test_with_json_logs_standard_error_is_lines_of_json(
     assert "MOA_KERNELS=sse2" in lines[-1]["reason"]
 
 
-@pytest.mark.parametrize(
-    ("host", "shown"),
-    [("127.0.0.1", "127.0.0.1:5"), ("::1", "[::1]:5"), ("0.0.0.0", f"{socket.gethostname()}:5 --insecure")],
-)
-def test_it_says_how_to_connect(host: str, shown: str) -> None:
-    assert connect_command(host, 5) == f"moa-client chat --server {shown}"
-
-
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_server_serves_and_ends_cleanly(model_folder: Path, tmp_path: Path, number: signal.Signals) -> None:
     drafter, ready = make_drafter(tmp_path / "drafter.safetensors", reused_layers=1), tmp_path / "ready"
@@ -192,3 +192,110 @@ def test_a_reload_while_the_model_is_loaded_ends_nothing(model_folder: Path) -> 
     settings = ServerSettings(model=str(model_folder), port=0, drafter="none", log_format="plain")
     with pytest.raises(ConfigError, match="It was loaded"):
         run_server(settings, load)
+
+
+def run(*words: object) -> str:
+    result = CliRunner().invoke(cli, list(map(str, words)))
+    if isinstance(result.exception, MoaError):
+        return steady(str(result.exception))
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+@pytest.mark.torch
+def test_the_models_of_a_machine(
+    places: dict[str, Path],  # noqa: F811
+    write_gguf: GgufWriter,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delitem(PACKAGED, "gemma3-270m")  # which may be installed
+    put_into_ollama(places["ollama"], "registry.ollama.ai/library/tiny/3b", write_gguf())
+    put_into_hub(places["hub"], "owner/Tiny-GGUF", {"Tiny-Q4_1.gguf": write_gguf(kind="Q4_1", architecture="qwen2")})
+    put_into_hub(places["hub"], "owner/Bert-GGUF", {"Bert-Q8_0.gguf": write_gguf(architecture="bert")})
+    folder = save_tiny_model(tmp_path / "mine", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=64)
+    (folder / "cut.gguf").write_bytes(b"GGUF")
+    monkeypatch.chdir(tmp_path)
+    assert run("models", "mine") == snapshot("""\
+name                  where       size  format  family  drafter        served
+default               package  98.4 MB  Q4_1    llama   default, deep  yes
+owner/Bert-GGUF:Q8_0  hub      35.0 kB  Q8_0    bert    -              no: it is of the model family 'bert', which moa does not read from GGUF
+owner/Tiny-GGUF:Q4_1  hub      24.1 kB  Q4_1    qwen2   -              yes
+tiny:3b               ollama   35.0 kB  Q8_0    llama   -              yes
+mine                  folder   89.0 kB  F32     llama   -              raw text only: no chat template
+mine/cut.gguf         folder   4 bytes  -       -       -              no: it ends within its header
+""")
+    told = {each["name"]: each for each in json.loads(run("models", "mine", "--json"))}
+    assert not told["owner/Bert-GGUF:Q8_0"]["served"]
+    assert {name: each["drafters"] for name, each in told.items() if each["drafters"]} == {
+        "default": ["default", "deep"]
+    }
+
+
+def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path) -> None:
+    with serving(FakeHub({"o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()}})) as hub:
+        environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
+
+        def pull(spec: str) -> tuple[int, str, str]:
+            words = [sys.executable, "-m", "moa_server.cli", "pull", spec]
+            done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
+            return done.returncode, done.stdout, steady(done.stderr).partition(": done in")[0]
+
+        code, out, err = pull("o/A-GGUF")
+        assert (code, out) == (0, "o/A-GGUF:Q8_0\n")
+        assert err.startswith("Fetching o/A-GGUF")
+        code, _, err = pull("o/A-GGUF:Q2_K")
+        assert (code, "o/A-GGUF holds no GGUF file 'Q2_K', only A-Q8_0.gguf." in err) == (66, True)
+        assert pull("A") == (2, "", "Error: 'A' is no model of a hub. Name OWNER/NAME, or OWNER/NAME:Q4_K_M.\n")
+        assert pull("default")[:2] == (0, "default\n")
+    assert (tmp_path / "hf" / "hub" / "models--o--A-GGUF" / "refs" / "main").is_file()
+
+
+@pytest.mark.torch
+def test_a_plan_for_people_and_for_programs(tmp_path: Path) -> None:
+    model = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=2, max_position_embeddings=6000)
+    options = [model, "--drafter", "none", "--execution", "float32"]
+    assert run("capacity", *options, "--memory", 2 * 10**8) == snapshot("""\
+tiny at float32
+before anybody asks  150.1 MB: weights 86.9 kB, drafters 0 bytes, the program 150.0 MB
+keys and values      37.4 MB
+
+tokens  a session takes  sessions that answer at once
+  1024         278.5 kB                           134
+  4096           1.1 MB                            35
+  6000           1.6 MB                            24
+
+Idle sessions keep only their text; the server holds 1024 in all.
+""")
+    told = json.loads(run("capacity", *options, "--kv-bytes", 10**9, "--json"))
+    assert (told["target"], told["level"], told["kv_bytes"]) == ("tiny", "float32", 10**9)
+    assert told["sessions"][0] == {"tokens": 1024, "bytes_each": 278528, "that_fit": 3590}
+    assert "Take `moa-server doctor --measure`" in run("capacity", "--measure")
+    assert "Give one of the two." in run("capacity", "--memory", 10**9, "--kv-bytes", 10**9)
+
+
+STEPS = ["settings", "model", "drafter", "memory", "disk", "port", "TLS"]
+STEPS += ["keys", "CPU", "threads", "speed", "open files"]
+
+
+def doctor(*words: object) -> Result:
+    return CliRunner().invoke(cli, ["doctor", *map(str, words)])
+
+
+def test_problems_are_named_and_the_steps_that_need_them_left_out(model_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        result = doctor(model_folder, "--port", port, "--kv-bytes", 10**15, "--execution", "float32", "--json")
+    checks = {each["name"]: each for each in json.loads(result.stdout)}
+    assert (result.exit_code, list(checks)) == (1, STEPS)
+    assert {name: checks[name]["state"] for name in ("model", "drafter", "memory", "port", "speed")} == snapshot(
+        {"model": "ok", "drafter": "warn", "memory": "fail", "port": "fail", "speed": "skip"}
+    )
+    assert steady(checks["port"]["message"] + " / " + checks["port"]["hint"]) == snapshot(
+        "Cannot listen on 127.0.0.1:PORT: it is in use, or no address of this machine / Choose another --host or --port (0: any free port)."
+    )
+    result = doctor("no/such/model", "--port", 0, "--json")
+    states = {each["name"]: each["state"] for each in json.loads(result.stdout)}
+    assert (result.exit_code, [name for name, state in states.items() if state == "skip"]) == snapshot(
+        (1, ["drafter", "memory", "speed"])
+    )

@@ -1,15 +1,19 @@
-"""What starting a program imports, and what it says to a command or option that does not exist."""
+"""What starting a program imports, what it says to a command or option that does not exist, and its manual pages."""
 
+import importlib.util
 import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 import moa_client.cli
 import pytest
 
 from tests.cli.client_program import Run
 from tests.cli.conftest import PROGRAMS
-from tests.support.programs import environment
+from tests.support.programs import CHECKOUT, environment
 
 ENVIRONMENT = environment(
     "proto", "shared", "server", "client", "netsim", "training", "bench", "kernels", COLUMNS="110"
@@ -114,3 +118,18 @@ for module in pkgutil.walk_packages(moa_client.__path__, "moa_client."):
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=ENVIRONMENT, timeout=60, text=True)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_each_program_and_command_has_a_page_in_which_troff_finds_no_mistake(tmp_path: Path) -> None:
+    spec = importlib.util.spec_from_file_location("man_pages", CHECKOUT / "docs" / "man_pages.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    pages: list[Path] = module.write_pages(tmp_path)
+    names = {page.name for page in pages if page.parent.name == "man1"}
+    assert names > {"moa-client.1", "moa-client-chat.1", "moa-server-serve.1", "moa-train-fit.1", "netsim-run.1"}
+    if shutil.which("groff") is not None:
+        command = ["groff", "-K", "utf8", "-man", "-ww", "-z", *map(str, pages)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
