@@ -58,7 +58,7 @@ class ServedPage:
         """Waits for the daemon."""
 
         async def wait() -> None:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(100):
                 while not condition():  # noqa: ASYNC110 (the condition may be anything)
                     await asyncio.sleep(0.01)
 
@@ -150,6 +150,18 @@ class Reader:
         field.fill(text)
         field.press("Enter")
         return turn
+
+    def note(self, selector: str) -> Callable[[], list[str]]:
+        """Notes the text of what appears there from now on, however short; the call gives it."""
+        self.page.evaluate(
+            """selector => {
+              window.noted = [];
+              const note = () => noted.push(...[...document.querySelectorAll(selector)].map((each) => each.textContent));
+              new MutationObserver(note).observe(document.body, { childList: true, subtree: true, attributes: true });
+            }""",
+            selector,
+        )
+        return lambda: list(self.page.evaluate("noted"))
 
     def violations(self) -> list[str]:
         """What axe finds."""

@@ -1,5 +1,6 @@
-"""Questions and answers on the page, in a browser."""
+"""Questions and answers in a browser, and what the page does while its daemon, or the server behind it, is not there."""
 
+import re
 from dataclasses import replace
 
 from moa_client.conversation import events
@@ -61,11 +62,12 @@ def test_what_the_device_wrote_is_marked_corrected_where_it_stands_and_can_be_ha
     expect(reader.notice).to_have_text(
         "The server is away (nothing has come from it for 0.2 s). This device writes on; that text is not checked yet."
     )
+    noted = reader.note(".corrected")  # for a moment
     reader.served.open_gate()
-    expect(reader.page.locator(".corrected").first).to_contain_text("r")
     expect(reader.answer).to_have_text("It flashes. It is red and round.")
     expect(reader.provisional).to_have_count(0)
-    expect(reader.page.locator(".corrected")).to_have_count(0)  # a moment later
+    expect(reader.page.locator(".corrected")).to_have_count(0)
+    assert "r" in noted()[0]
     expect(reader.notice).to_be_empty()
     expect(reader.standing).to_have_text("The server has replaced 15 tokens of this device.")
     reader.button("Have this device’s text back").click()
@@ -212,5 +214,74 @@ def test_an_answer_is_painted_by_its_writers(ask: Ask) -> None:
     for scheme in ("light", "dark"):
         reader.page.emulate_media(color_scheme=scheme)
         assert reader.violations() == []
+    reader.page.get_by_role("radio", name="Chance").check(force=True)
+    painted = reader.answer.locator("[data-paint]")
+    expect(painted.first).to_have_attribute("title", re.compile("^p = "))
     reader.page.get_by_role("radio", name="None").check(force=True)
-    expect(reader.answer.locator("[data-paint]")).to_have_count(0)
+    expect(painted).to_have_count(0)
+
+
+ANSWER = says("An answer ", "to the end.")
+KEY = "a-long-enough-key"
+
+
+def test_a_daemon_that_is_killed_and_comes_back_in_the_middle_of_an_answer(ask: Ask) -> None:
+    reader = ask(ANSWER, "Why?")
+    expect(reader.answer).to_have_text("An answer")
+    reader.served.kill()
+    expect(reader.notice).to_have_text(
+        "moa-client does not run on this device any more. Trying again; nothing that you have typed is lost."
+    )
+    expect(reader.page.locator("#link-state")).to_have_text("moa-client does not run")
+    expect(reader.page.get_by_role("switch", name="Offline")).to_be_disabled()
+    reader.ask("And then?")
+    expect(reader.notice).to_contain_text("Not asked: there is no connection.")
+    expect(reader.field).to_have_value("And then?")
+    reader.served.open_gate()
+    reader.served.start()
+    reader.expect_connection()
+    expect(reader.answer).to_have_text("An answer to the end.")
+    reader.field.press("Enter")
+    expect(reader.turns).to_have_count(2)
+    expect(reader.field).to_have_value("")
+
+
+def test_a_question_on_its_way_to_a_daemon_that_dies_is_not_lost(ask: Ask) -> None:
+    reader = ask(ANSWER, "First?")
+    reader.ask("Second?")
+    expect(reader.page.locator(".waiting-question")).to_have_text("Second?")
+    reader.served.kill()
+    reader.served.call(reader.served.backend.open_conversations["c001"].todo.get_nowait)  # it is lost, as with a daemon
+    reader.served.start()
+    reader.expect_connection()
+    expect(reader.field).to_have_value("Second?")
+
+
+def test_a_key_is_asked_for_and_taken_from_the_address(serve: Serve, open_page: Open) -> None:
+    served = serve(ANSWER, key=KEY)
+    reader = open_page(served, f"/#key={KEY}")
+    assert reader.page.url == served.url + "/"
+    expect(reader.conversations).to_have_count(0)
+    reader.page.evaluate("sessionStorage.clear()")
+    reader.page.reload()
+    expect(reader.page.get_by_role("dialog", name="This page needs its key")).to_be_visible()
+    reader.page.get_by_label("Key", exact=True).fill(KEY)
+    reader.button("Use it").click()
+    reader.expect_connection()
+    reader.ask("Why?")
+    expect(reader.answer).to_have_text("An answer")
+
+
+def test_the_switch_to_go_offline(serve: Serve, open_page: Open) -> None:
+    served = serve(ANSWER)
+    reader = open_page(served)
+    switch = reader.page.get_by_role("switch", name="Offline")
+    expect(switch).not_to_be_checked()
+    switch.click()
+    expect(switch).to_be_checked()
+    expect(reader.notice).to_have_text("You are offline: questions wait for the server.")
+    assert served.backend.is_offline
+    reader.button("Go online").click()
+    expect(switch).not_to_be_checked()
+    expect(reader.notice).to_be_empty()
+    assert not served.backend.is_offline

@@ -1,15 +1,27 @@
-"""Several conversations, in a browser: the list, their addresses, and what can be done with one."""
+"""Several conversations in a browser, and the page for everybody: narrow and wide, light and dark, by keyboard, read aloud, from right to
+left; and its routes, without a browser.
+"""
 
+import json
 import re
+from dataclasses import asdict
+from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.chat.question import TextFile, folded, with_files
+from moa_client.conversation.events import HeldBack, LinkState
+from moa_client.page.routes import TOO_BIG, Crossing
+from moa_client.surface.messages import MOST_QUESTION_BYTES
 from playwright.sync_api import expect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+from websockets.sync.connection import Connection
 
 from tests.page.conftest import Open, Serve
-from tests.page.fake_daemon import says
+from tests.page.fake_daemon import Stage, says
 from tests.page.served import ServedPage
 
 ASH = "What is the Latin name of the ash?"
@@ -45,23 +57,6 @@ def test_a_new_conversation_joins_the_list_and_what_is_typed_stays_where_it_was_
     reader.page.go_back()
     reader.expect_answer("An answer to the end.")
     expect(reader.field).to_have_value("not asked yet")
-
-
-def test_search(served: ServedPage, open_page: Open) -> None:
-    reader = open_page(served)
-    reader.page.keyboard.press("Control+k")
-    search = reader.page.get_by_role("searchbox", name="Search conversations")
-    expect(search).to_be_focused()
-    search.fill("fraxinus")
-    expect(reader.conversations).to_have_text([ASH])
-    search.press("ArrowDown")
-    reader.page.keyboard.press("Enter")
-    expect(reader.answer).to_have_text("Fraxinus.")
-    search.fill("nowhere")
-    expect(reader.page.locator("#found")).to_have_text("Nothing found.")
-    search.press("Escape")
-    expect(reader.conversations).to_have_count(2)
-    expect(reader.field).to_be_focused()
 
 
 @pytest.mark.parametrize("address", ["/?c=tides", "/"], ids=["open", "not open"])
@@ -157,3 +152,220 @@ def test_files_go_with_the_question(serve: Serve, open_page: Open) -> None:
     reader.edit(0, "And this?")
     expect(question.locator(".asked-text")).to_have_text("And this?")
     assert served.asked[-1][0] == with_files("And this?", [TextFile("notes.txt", "Añ 😀")])
+
+
+CODE = """A generator keeps only two numbers, however far it goes:
+
+```python
+def fibonacci() -> Iterator[int]:
+    yield from endless(0, 1)
+```
+
+| call | result |
+| --- | ---: |
+| the 50th number | 7,778,742,049 |
+
+> It never ends by itself; `islice` takes as **many** as are *wanted*."""
+
+
+WIDE, NARROW = {"width": 1360, "height": 800}, {"width": 320, "height": 640}
+ZOOMED = {"width": 320, "height": 256}  # what 400 % leaves of 1280 x 1024
+LONG = "Averylongwordthatnobodywouldbreakbutthepagemust" * 4
+
+
+async def script(stage: Stage, question: str) -> None:
+    stage.commit(CODE)
+    stage.link(LinkState.OFFLINE, "nothing has come from it for 0.2 s")
+    stage.write(" And so on, and on.")
+    stage.tell(HeldBack())
+    await stage.gate("on")
+    stage.link(LinkState.GOOD)
+    stage.commit(" And so on, but not for ever.")
+
+
+@pytest.fixture
+def spread(serve: Serve) -> ServedPage:
+    spread = serve(script)
+    arabic = ("ما هي عاصمة مصر؟", "عاصمة مصر هي **القاهرة**.")
+    spread.remember("tides", "Two tides", [("Why are there two tides?", CODE)], 3600)
+    spread.remember("ar", "", [arabic], 60 * 3600)
+    spread.remember("long", LONG, [(LONG, LONG)], 7200)
+    return spread
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("viewport", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_axe_finds_nothing(spread: ServedPage, open_page: Open, viewport: dict[str, int], scheme: str) -> None:
+    reader = open_page(spread, viewport=viewport, color_scheme=scheme)
+    assert reader.violations() == []
+    reader.ask("Write the Fibonacci numbers.")
+    expect(reader.button("Write on anyway")).to_be_visible()
+    assert reader.violations() == []
+    spread.open_gate()
+    reader.expect_end()
+    assert reader.violations() == []
+    manage = ["Rename, export or delete Two tides", "Delete …"]
+    drawer = ["Conversations"] if viewport is NARROW else []
+    panel = reader.page.get_by_role("complementary", name="The link")
+    for openers in (["Options of answers"], [*drawer, *manage]):
+        for opener in openers:
+            reader.button(opener).click()
+            assert reader.violations() == []
+        for _ in openers:
+            reader.page.keyboard.press("Escape")
+    if viewport is NARROW:  # where the panel is a drawer
+        reader.page.locator("#chip").click()
+        expect(panel).to_be_visible()
+        assert reader.violations() == []
+        reader.page.keyboard.press("Escape")
+        expect(reader.page.locator("#chip")).to_be_focused()
+    expect(panel).to_be_visible(visible=viewport is WIDE)
+    spread.kill()
+    expect(reader.notice).to_contain_text("moa-client does not run")
+    assert reader.violations() == []
+
+
+@pytest.mark.long
+def test_nothing_scrolls_sideways_in_either_direction(spread: ServedPage, open_page: Open) -> None:
+    def check(selector: str = "") -> None:
+        assert reader.page.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+        if selector:
+            box = reader.page.locator(selector).bounding_box()
+            assert box is not None
+            assert 0 <= box["x"] <= box["x"] + box["width"] <= ZOOMED["width"]
+
+    reader = open_page(spread, viewport=ZOOMED)
+    for direction in ("ltr", "rtl"):
+        for address in ("/", "/?c=tides", "/?c=long", "/?c=ar"):
+            reader.go(address)
+            reader.page.evaluate(f"document.documentElement.dir = '{direction}'")
+            check()
+        reader.ask(LONG)
+        expect(reader.provisional).to_be_visible()
+        for opener, closer in (
+            (reader.button("Conversations"), "list"),
+            (reader.page.locator("#chip"), "link’s panel"),
+        ):
+            opener.click()
+            check("#side:not([hidden]), #panel:not([hidden])")
+            reader.button(f"Close the {closer}").click()
+        reader.button("Options of answers").click()
+        check("dialog[open]")
+        reader.page.keyboard.press("Escape")
+        spread.open_gate()
+        reader.expect_end(3 if direction == "rtl" else 2)
+
+
+@pytest.mark.long
+def test_the_whole_page_by_keyboard_alone_and_answers_read_aloud(spread: ServedPage, open_page: Open) -> None:
+    reader = open_page(spread)
+    keyboard, focused = reader.page.keyboard, reader.page.locator(":focus")
+    expect(reader.field).to_be_focused()
+    keyboard.type("One line")
+    keyboard.press("Shift+Enter")
+    keyboard.type("and another")
+    expect(reader.field).to_have_value("One line\nand another")
+    keyboard.press("Enter")
+    expect(reader.provisional).to_be_visible()
+    spread.open_gate()
+    reader.expect_end()
+    said = reader.page.locator("#announcer p").all_text_contents()
+    assert len(said) <= 4  # whole sentences, and no tokens
+    assert "And so on, but not for ever." in " ".join(said)
+    assert said[-1].startswith("End of the answer.")
+    expect(reader.conversations).to_have_count(4)
+
+    def press(*keys: str) -> None:
+        for key in keys:
+            keyboard.press(key)
+
+    press("Control+k", "ArrowDown", "ArrowDown")
+    expect(focused).to_contain_text("Two tides")
+    press("Tab", "Enter")
+    expect(reader.page.get_by_label("Title")).to_be_focused()
+    press("Escape")
+    expect(focused).to_have_attribute("aria-label", "Rename, export or delete Two tides")
+    press("ArrowUp", "Enter")
+    expect(reader.field).to_be_focused()
+    press("Tab", "Enter")
+    expect(reader.page.get_by_role("dialog", name="Options of answers")).to_be_visible()
+    press("Escape")
+    expect(focused).to_have_attribute("aria-label", "Options of answers")
+
+
+FOREIGN = {"origin": "https://elsewhere.example"}
+
+
+def request(served: ServedPage, path: str, method: str = "GET", **headers: str) -> httpx.Response:
+    return httpx.request(method, served.url + path, headers=headers, timeout=60, trust_env=False)
+
+
+def talk(served: ServedPage, path: str = "/moa/v1/conversation", **options: str) -> ClientConnection:
+    return connect(f"ws://127.0.0.1:{served.port}{path}", additional_headers=options, max_size=None, proxy=None)
+
+
+def answer(tab: Connection, sent: str | dict[str, Any]) -> dict[str, Any]:
+    """What comes next after a message."""
+    tab.send(sent if isinstance(sent, str) else json.dumps(sent))
+    told = json.loads(tab.recv(60))
+    assert isinstance(told, dict)
+    return told
+
+
+def test_files_have_types_tags_and_a_strict_policy(served: ServedPage) -> None:
+    types = {"/": "text/html", "/page/app.js": "text/javascript", "/page/styles/base.css": "text/css"}
+    for path, kind in {**types, "/page/icon.svg": "image/svg+xml", "/page/vendor/README.txt": "text/plain"}.items():
+        response = request(served, path)
+        assert response.status_code == 200, path
+        assert response.headers["content-type"].startswith(kind)
+        assert response.headers["content-security-policy"] == (
+            "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+            "require-trusted-types-for 'script'; trusted-types 'none'"
+        )
+        assert response.headers["x-content-type-options"] == "nosniff"
+        again = request(served, path, **{"if-none-match": response.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+
+
+def test_only_files_of_the_page_are_served(served: ServedPage) -> None:
+    for path in ("/page/", "/page/none.js", "/page/%2e%2e/routes.py", "/page/..%2froutes.py", "/page/styles"):
+        assert request(served, path).status_code == 404, path
+
+
+def test_other_sites_may_neither_ask_nor_connect(served: ServedPage) -> None:
+    for method, path in (("GET", "status"), ("DELETE", "conversations/tides"), ("POST", "offline")):
+        assert request(served, f"/moa/v1/{path}", method, **FOREIGN).status_code == 403
+    for path in ("conversation", "timeline"):
+        with pytest.raises(InvalidStatus, match="403"):
+            talk(served, f"/moa/v1/{path}", **FOREIGN)
+
+
+def test_what_cannot_be_followed_changes_nothing_and_what_is_too_long_is_the_last(served: ServedPage) -> None:
+    ask, opens = {"do": "ask", "question": "hi"}, {"do": "open", "conversation": "tides"}
+    cases: list[tuple[str | dict[str, Any], str]] = [
+        ("{", "The message cannot be read: Expecting property name"),
+        (ask, "The first message must open a conversation."),
+        ({**opens, "conversation": "none"}, "There is no conversation none."),
+        (opens, ""),
+        ({**ask, "question": " "}, "The question is empty."),
+        ({"do": ["x"] * 1000}, "There is nothing to do that is called ['x', 'x',"),
+        ({"do": "title", "title": "Tides"}, ""),
+    ]
+    with talk(served) as tab:
+        for sent, words in cases:
+            told = answer(tab, sent)
+            assert (told["event"] == "error") is bool(words)
+            assert not words or (words in told["message"] and len(told["message"]) < 200)
+        with pytest.raises(ConnectionClosed) as closed:
+            answer(tab, {"do": "x" * MOST_QUESTION_BYTES})
+    assert closed.value.rcvd is not None
+    assert closed.value.rcvd.code == TOO_BIG
+
+
+def test_what_crosses_the_link_is_told_to_those_who_watch(served: ServedPage) -> None:
+    watchers, crossing = served.backend.tap._watchers, Crossing(0.0, "up", "draft", 30, 3, 0, "tides", 0)
+    with talk(served, "/moa/v1/timeline") as tab:
+        served.wait_until(lambda: len(watchers) == 1)
+        served.call(lambda: watchers[0].put_nowait(crossing))
+        assert json.loads(tab.recv(60)) == asdict(crossing)
+    served.wait_until(lambda: not watchers)
