@@ -50,4 +50,4 @@ def _served(execution: str) -> Iterator[str]:
     with running("moa_server.cli", ["serve", "--execution", execution, "--port", "0", "--threads", "1"]) as server:
         yield server.address
         server.process.terminate()
-        assert server.process.wait(timeout=30) == 0
+        assert server.process.wait(timeout=100) == 0
