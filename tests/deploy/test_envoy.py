@@ -7,8 +7,6 @@ import asyncio
 import importlib.util
 import json
 import secrets
-import urllib.error
-import urllib.request
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -17,24 +15,21 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import pytest
 import yaml
-from moa_client.conversation.events import Ended, Event
-from moa_client.engine.engine import ClientEngine
-from moa_client.link import fleet as client_fleet
+from moa_client.conversation.events import Event
 from moa_client.link.security import Security
 from moa_client.link.server import SESSION, Server
-from moa_server.app import RunningServer
+from moa_server.service.host import Host
 from moa_server.verifier import Target
 from moa_shared.errors import UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import device
-from tests.net.client_talk import PROMPT, Screen, slow_device, watch
-from tests.net.fleet_servers import GREEDY, SAMPLED, WAITING, Servers
-from tests.net.server_peer import VOCAB, Peer, generate, plain_text, tiny_target
+from tests.net.client_talk import GREEDY, PROMPT, SETTINGS, Screen, Servers, server_at, slow_device, talking_to, watch
+from tests.net.server_peer import Peer, generate, plain_text, tiny_target
 from tests.support.certificates import Authority
 from tests.support.messages import says
 from tests.support.programs import CHECKOUT
@@ -42,7 +37,7 @@ from tests.support.skipping import cannot_run
 
 CONFIG = CHECKOUT / "deploy/envoy/envoy.yaml"
 FILES = "/etc/moa-envoy"
-READY_SECONDS = 30.0
+READY_SECONDS = 100.0
 Config = dict[str, Any]
 
 
@@ -93,15 +88,6 @@ def manager(config: Config) -> Config:
     return found
 
 
-def route(config: Config, call: str) -> Config:
-    """What is done with a call of moa's service."""
-    for each in manager(config)["route_config"]["virtual_hosts"][0]["routes"]:
-        if each["match"] in ({"path": f"/moa.v1.Moa/{call}"}, {"prefix": "/moa.v1.Moa/"}):
-            found: Config = each["route"]
-            return found
-    raise KeyError(call)
-
-
 def cluster(config: Config) -> Config:
     """The part about the servers."""
     found: Config = config["static_resources"]["clusters"][0]
@@ -113,16 +99,13 @@ def here(config: Config, folder: Path, ports: Sequence[int]) -> str:
 
     `folder`: holds proxy.pem, proxy.key and servers-ca.pem. `ports`: of the servers.
     """
-    config["admin"]["address"]["socket_address"]["port_value"] = 0
-    config["static_resources"]["listeners"][0]["address"]["socket_address"] |= {"address": "127.0.0.1", "port_value": 0}
+
+    def at(port: int, address: str = "127.0.0.1") -> Config:
+        return {"socket_address": {"address": address, "port_value": port}}
+
+    config["admin"]["address"] = config["static_resources"]["listeners"][0]["address"] = at(0)
     cluster(config)["load_assignment"]["endpoints"][0]["lb_endpoints"] = [
-        {
-            "endpoint": {
-                "address": {"socket_address": {"address": "localhost", "port_value": port}},
-                "hostname": "localhost",
-            }
-        }
-        for port in ports
+        {"endpoint": {"address": at(port, "localhost"), "hostname": "localhost"}} for port in ports
     ]
     return yaml.safe_dump(config).replace(FILES, str(folder))
 
@@ -170,19 +153,11 @@ def _said(path: Path) -> str:
 
 async def get(address: str, path: str) -> str:
     """What the admin port says; empty while it does not."""
-
-    def read() -> str:
+    async with httpx.AsyncClient(trust_env=False, timeout=60) as client:
         try:
-            with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
-                text: str = answer.read().decode()
-                return text
-        except urllib.error.HTTPError as error:
-            error.close()
-        except urllib.error.URLError:
-            pass
-        return ""
-
-    return await asyncio.to_thread(read)
+            return (await client.get(f"http://{address}{path}")).text
+        except httpx.TransportError:
+            return ""
 
 
 pytestmark = pytest.mark.xdist_group("envoy")
@@ -211,9 +186,8 @@ class Fleet(Servers):
         certificate, key = self.authority.issue("server", ("localhost",)).write(folder)
         self._settings = {"tls_cert": certificate, "tls_key": key, **settings}
 
-    async def begin(self, name: str) -> RunningServer:
-        """Starts a server, at its former port if it had one."""
-        return await self.start(name, **self._settings)
+    def make(self, **settings: Any) -> Host:
+        return super().make(**{**self._settings, **settings})
 
     async def kill(self, name: str) -> None:
         """Ends a server without a word."""
@@ -226,7 +200,7 @@ class Fleet(Servers):
         return list(self._ports.values())
 
     def server(self, proxy: Proxy) -> Server:
-        return Server(proxy.address, 5.0, 20.0, Security(tls=True, authorities=self.folder / "servers-ca.pem"))
+        return server_at(proxy.address, Security(tls=True, authorities=self.folder / "servers-ca.pem"))
 
     def channel(self, proxy: Proxy) -> grpc.aio.Channel:
         """With a connection of its own."""
@@ -239,28 +213,12 @@ async def fleet(
     target: Target, folder: Path, change: Callable[[Config], object] = lambda config: None, **settings: Any
 ) -> AsyncIterator[tuple[Fleet, Proxy]]:
     """Two servers behind Envoy. `change`: of Envoy's configuration. `settings`: of the servers."""
-    servers = Fleet(target, folder, **settings)
-    try:
+    async with Fleet(target, folder, **settings) as servers:
         for name in NAMES:
-            await servers.begin(name)
+            await servers.start(name)
         async with in_front_of(servers.ports, folder, change) as proxy:
             await proxy.until_healthy(*servers.ports)
             yield servers, proxy
-    finally:
-        for name in list(servers.running):
-            await servers.stop(name)
-
-
-@asynccontextmanager
-async def talking(target: Target, servers: Fleet, proxy: Proxy, *, drafts: bool = True) -> AsyncIterator[ClientEngine]:
-    """A client's engine with a link of its own."""
-    link = client_fleet.Fleet([servers.server(proxy)])
-    engine = ClientEngine(link, slow_device(target) if drafts else device(target, "none"), VOCAB, Codec.INT4, WAITING)
-    try:
-        yield engine
-    finally:
-        await engine.close()
-        await link.close()
 
 
 def slow_health_checks(config: Config) -> None:
@@ -274,21 +232,23 @@ def no_health_checks(config: Config) -> None:
     del cluster(config)["health_checks"], cluster(config)["outlier_detection"]
 
 
-@pytest.mark.parametrize("settings", [GREEDY, SAMPLED], ids=["greedy", "sampled"])
+@pytest.mark.parametrize("settings", [GREEDY, SETTINGS], ids=["greedy", "sampled"])
 @pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
 async def test_an_answer_is_the_text_of_a_direct_one(
     target: Target, tmp_path: Path, settings: AnswerSettings, drafts: bool
 ) -> None:
+    held = slow_device(target) if drafts else device(target, "none")
     screen, after = Screen(), Screen()
-    async with fleet(target, tmp_path) as (servers, proxy), talking(target, servers, proxy, drafts=drafts) as engine:
+    async with (
+        fleet(target, tmp_path) as (servers, proxy),
+        talking_to([servers.server(proxy)], held) as (_, engine),
+        servers.channel(proxy) as channel,
+    ):
         await watch(engine, screen, PROMPT, settings)
         await watch(engine, after, [9, 9, 4], settings)
-        async with servers.channel(proxy) as channel:
-            assert await generate(channel, PROMPT, settings) == plain_text(target, PROMPT, settings)
-    assert screen.committed == plain_text(target, PROMPT, settings)[0]
-    assert screen.end == Ended(Finish.MAX_TOKENS)
-    assert after.committed == plain_text(target, [*PROMPT, *screen.committed, 9, 9, 4], settings)[0]
-    assert not screen.notices
+        assert await generate(channel, PROMPT, settings) == plain_text(target, PROMPT, settings)
+    assert screen.text == plain_text(target, PROMPT, settings)[0]
+    assert after.text == plain_text(target, [*PROMPT, *screen.text, 9, 9, 4], settings)[0]
 
 
 async def test_a_resumed_stream_returns_to_its_server(target: Target, tmp_path: Path) -> None:
@@ -328,15 +288,15 @@ async def ask_together(
             happening.append(asyncio.create_task(happen()))
 
     async def talk(screen: Screen) -> None:
-        async with talking(target, servers, proxy) as engine:
+        async with talking_to([servers.server(proxy)], slow_device(target)) as (_, engine):
             await watch(engine, screen, PROMPT, SHORT, begin)
-            assert screen.committed == whole
+            assert screen.text == whole
             after = Screen()
             await watch(engine, after, [9, 9, 4], SHORT)
-            assert after.committed == whole_after
+            assert after.text == whole_after
             assert engine.connection.dialer.server.address == proxy.address
 
-    async with asyncio.timeout(60.0), asyncio.TaskGroup() as group:
+    async with asyncio.TaskGroup() as group:
         for screen in screens:
             group.create_task(talk(screen))
     await asyncio.gather(*happening)
@@ -346,7 +306,7 @@ async def ask_together(
 async def test_conversations_of_a_killed_server_go_on_at_the_other(target: Target, tmp_path: Path) -> None:
     async with fleet(target, tmp_path) as (servers, proxy):
         await ask_together(target, servers, proxy, lambda: servers.kill("one"))
-        await servers.begin("one")
+        await servers.start("one")
         await proxy.until_healthy(*servers.ports)
 
 
@@ -380,13 +340,14 @@ async def test_a_draining_server_gets_no_new_streams_and_ends_its_answers(target
 
 
 def test_no_timer_of_envoy_ends_an_answer_or_a_chat_that_is_silent() -> None:
-    config = configuration()
-    calls = ("Converse", "Generate", "FetchDrafter")
-    assert [route(config, call)["timeout"] for call in calls] == ["0s", "0s", "0s"]
-    assert not [call for call in calls if {"idle_timeout", "max_stream_duration"} & route(config, call).keys()]
-    assert not [call for call in calls if "per_try_timeout" in route(config, call)["retry_policy"]]
-    assert manager(config)["stream_idle_timeout"] == "0s"
-    assert "max_stream_duration" not in manager(config)["common_http_protocol_options"]
+    config = manager(configuration())
+    for each in config["route_config"]["virtual_hosts"][0]["routes"]:
+        if each["match"] in ({"path": "/moa.v1.Moa/Converse"}, {"prefix": "/moa.v1.Moa/"}):
+            assert each["route"]["timeout"] == "0s"
+            assert not {"idle_timeout", "max_stream_duration"} & each["route"].keys()
+            assert "per_try_timeout" not in each["route"]["retry_policy"]
+    assert config["stream_idle_timeout"] == "0s"
+    assert "max_stream_duration" not in config["common_http_protocol_options"]
 
 
 async def cannot_be_reached(servers: Fleet, proxy: Proxy) -> None:
@@ -399,11 +360,10 @@ async def cannot_be_reached(servers: Fleet, proxy: Proxy) -> None:
 
 
 async def test_a_server_that_is_not_who_it_should_be_gets_no_calls(target: Target, tmp_path: Path) -> None:
-    servers = Fleet(target, tmp_path)
-    try:
-        await servers.begin("one")
+    async with Fleet(target, tmp_path) as servers:
+        await servers.start("one")
         servers.authority.issue("server", ("another.example",)).write(tmp_path)
-        await servers.begin("two")
+        await servers.start("two")
         async with in_front_of(servers.ports, tmp_path) as proxy:
             await proxy.until_healthy(servers.running["one"].port)
             await servers.stop("one")
@@ -411,6 +371,3 @@ async def test_a_server_that_is_not_who_it_should_be_gets_no_calls(target: Targe
             await cannot_be_reached(servers, proxy)
         async with in_front_of(servers.ports, tmp_path, no_health_checks) as proxy:  # which finds out by calls
             await cannot_be_reached(servers, proxy)
-    finally:
-        for name in list(servers.running):
-            await servers.stop(name)

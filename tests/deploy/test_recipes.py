@@ -1,11 +1,13 @@
 """The recipe of the images and the compose file: each path, option, variable and port that they name exists."""
 
 import importlib
+import json
 import re
 import shlex
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,64 @@ import yaml
 from moa_server.settings import ServerSettings
 from moa_shared.programs.config import settings_of
 
-from tests.deploy.charts import DEPLOY, RECIPE, check_restricted, instructions, last, program, read_compose, variables
 from tests.support.programs import CHECKOUT
 from tests.support.skipping import cannot_run
+
+DEPLOY = CHECKOUT / "deploy"
+COMPOSE = DEPLOY / "compose.yaml"
+RECIPE = DEPLOY / "Containerfile"
+VARIABLE = re.compile(r"\$\{(\w+)(?::-([^}]*))?\}")
+
+
+def read_compose() -> dict[str, Any]:
+    """The compose file with the defaults of its variables."""
+    filled = VARIABLE.sub(lambda found: found[2] or "", COMPOSE.read_text())
+    document: dict[str, Any] = yaml.safe_load(filled)
+    return document
+
+
+def instructions(image: str) -> Sequence[tuple[str, str]]:
+    """The instructions of an image and of the stages that it begins from, each with what follows it on all its lines."""
+    lines = [line for line in RECIPE.read_text().splitlines() if not line.startswith("#")]
+    stages: dict[str, list[tuple[str, str]]] = {}
+    for line in "\n".join(lines).replace("\\\n", " ").splitlines():
+        word, _, rest = line.partition(" ")
+        if word == "FROM":
+            base, _, name = rest.partition(" AS ")
+            stages[name] = [*stages.get(base, [])]
+        elif word and stages:
+            stages[name].append((word, rest.strip()))
+    return stages[image]
+
+
+def last(image: str, word: str) -> str:
+    """What the last instruction of this kind says."""
+    return [rest for each, rest in instructions(image) if each == word][-1]
+
+
+def variables(image: str) -> Mapping[str, str]:
+    """The environment of an image."""
+    pairs = (word.partition("=") for each, rest in instructions(image) if each == "ENV" for word in shlex.split(rest))
+    return {name: value for name, _, value in pairs}
+
+
+def program(image: str) -> str:
+    """What an image runs: the name of a program of ours."""
+    words: list[str] = json.loads(last(image, "ENTRYPOINT"))
+    return Path(words[0]).name
+
+
+def check_restricted(spec: dict[str, Any]) -> None:
+    """The restricted profile of Kubernetes' Pod Security Standards, and a root file system that nobody writes to."""
+    pod, (container,) = spec["securityContext"], spec["containers"]
+    assert f"{pod['runAsUser']}:{pod['runAsGroup']}" == last("server", "USER")
+    assert pod["runAsNonRoot"]
+    assert pod["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]},
+    }  # fmt: skip
+    assert spec["enableServiceLinks"] is False  # a Service moa-server would set MOA_SERVER_PORT
+
 
 IMAGES = ("server", "client", "netsim", "cuda")
 OURS = ("server", "netsim", "client")

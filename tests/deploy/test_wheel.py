@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import venv
 from pathlib import Path
 
@@ -98,10 +97,8 @@ def test_it_is_fit_for_its_platform(wheel: Path, tmp_path: Path) -> None:
 
 
 def test_a_device_fetches_and_keeps_little(packages: Path, device: Path) -> None:
-    fetched, kept = bytes_in(packages), bytes_in(device.parents[1] / "lib")
-    print(f"{fetched / 1e6:.1f} MB fetched, {kept / 1e6:.1f} MB kept")
-    assert fetched <= FETCHED_BYTES
-    assert kept <= INSTALLED_BYTES
+    assert bytes_in(packages) <= FETCHED_BYTES
+    assert bytes_in(device.parents[1] / "lib") <= INSTALLED_BYTES
 
 
 def test_a_device_chats_with_a_server_on_the_same_kernels(device: Path, tmp_path: Path) -> None:
@@ -112,10 +109,8 @@ def test_a_device_chats_with_a_server_on_the_same_kernels(device: Path, tmp_path
     (kernels,) = device.parents[1].glob("lib/python*/site-packages/moa_kernels/lib")
     variables = {FOLDER_VARIABLE: str(kernels), "MOA_CACHE_DIR": str(tmp_path / "cache"), "HOME": str(tmp_path)}
     server = [sys.executable, "-m", "moa_server.cli", "serve", "--port", "0"]
-    began = time.monotonic()
     with started(server, environment(*ROOTS, **variables)) as program:
         line = program.out.readline()
-        print(f"serving after {time.monotonic() - began:.1f} s")
         assert line.startswith("serving SmolLM2-135M-Instruct on "), program.end()
         client = device.with_name("moa-client")
         words = ("chat", "--no-daemon", "--server", line.split()[-1], "Hello")
@@ -148,13 +143,6 @@ def test_what_readme_installs_by_pipx_serves_and_chats(tmp_path: Path) -> None:
     with started(["sh", "-c", f"exec {serve}"], variables) as server:
         line = server.out.readline()
         assert line.startswith("serving SmolLM2-135M-Instruct on "), server.end()
-        asked = subprocess.run(
-            chat,
-            shell=True,
-            env=variables | {"MOA_CLIENT_SERVER": line.split()[-1]},
-            input="Hello",
-            capture_output=True,
-            text=True,
-            timeout=100,
-        )
+        device = variables | {"MOA_CLIENT_SERVER": line.split()[-1]}
+        asked = subprocess.run(chat, shell=True, env=device, input="Hello", capture_output=True, text=True, timeout=300)
     assert (asked.returncode, asked.stdout.strip() != "") == (0, True), asked.stderr
