@@ -116,21 +116,15 @@ def test_the_default_model_is_sampled_as_its_authors_recommend(default_model_fil
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize(
-    ("config", "generation", "tokenizer", "expected"),
-    [
-        ({"eos_token_id": 2}, None, None, {2}),
-        ({"eos_token_id": [2, 3]}, None, 5, {2, 3, 5}),
+def test_every_source_of_end_of_text_counts(tmp_path: Path) -> None:
+    for config, generation, tokenizer, expected in (
+        ({"eos_token_id": 2}, {}, None, {2}),
+        ({"eos_token_id": [2, 3]}, {}, 5, {2, 3, 5}),
         ({}, {"eos_token_id": [7]}, None, {7}),
         ({"eos_token_id": None}, {}, None, set()),
-    ],
-)
-def test_every_source_of_end_of_text_counts(
-    tmp_path: Path, config: dict[str, Any], generation: dict[str, Any] | None, tokenizer: int | None, expected: set[int]
-) -> None:
-    if generation is not None:
+    ):
         (tmp_path / "generation_config.json").write_text(json.dumps(generation))
-    assert end_of_text(files(tmp_path, **config), tokenizer) == expected
+        assert end_of_text(files(tmp_path, **config), tokenizer) == expected
 
 
 @pytest.mark.torch

@@ -51,6 +51,7 @@ def test_a_file_is_fetched_once(hub: FakeHub, tmp_path: Path) -> None:
     assert path.name == "A-Q4_K_M.gguf"
     assert path.read_bytes() == LARGE
     assert pulled(wanted) == path
+    assert pulled(HubModel("o/A-GGUF", "../../..", "")) is None
     assert pull(wanted, SILENT) == path
     assert [asked for asked in hub.asked if asked[0] == "GET" and "/resolve/" in asked[1]] == [
         ("GET", f"/o/A-GGUF/resolve/{'c' * 40}/A-Q4_K_M.gguf", "")
@@ -131,21 +132,17 @@ GGUF = ["A-Q4_K_M.gguf", "A-Q4_K_S.gguf", "A-IQ4_XS.gguf", *PARTS, "mmproj-A-F16
 PLAIN = ["config.json", "model.safetensors", "tokenizer.json", "pytorch_model.bin", "README.md"]
 
 
-@pytest.mark.parametrize(
-    ("names", "wanted", "chosen"),
-    [
+def test_what_is_meant() -> None:
+    for names, wanted, chosen in (
         (GGUF, "", ["A-Q4_K_M.gguf"]),
         (GGUF, "q4_k_s", ["A-Q4_K_S.gguf"]),
-        (GGUF, "Q8_0", PARTS),
         (GGUF, "A-Q8_0", PARTS),
         (GGUF, "a-q4_k_m.GGUF", ["A-Q4_K_M.gguf"]),
         (["only.gguf", "README.md"], "", ["only.gguf"]),
         (PLAIN, "", ["config.json", "model.safetensors", "tokenizer.json"]),
         ([*PLAIN, "A-Q8_0.gguf"], "Q8_0", ["A-Q8_0.gguf"]),
-    ],
-)
-def test_what_is_meant(names: list[str], wanted: str, chosen: list[str]) -> None:
-    assert choose_files("o/A", names, wanted) == chosen
+    ):
+        assert choose_files("o/A", names, wanted) == chosen
 
 
 def test_what_is_not_there_or_not_clear() -> None:

@@ -87,17 +87,12 @@ def test_what_is_no_model(cache: Path, tmp_path: Path) -> None:
             resolve(str(tmp_path / name), cache)
 
 
-def test_a_damaged_entry_is_refused_until_it_is_deleted(write_gguf: GgufWriter, cache: Path) -> None:
+def test_a_damaged_entry_is_refused(write_gguf: GgufWriter, cache: Path) -> None:
     path = write_gguf()
-    files = resolve(str(path), cache)
-    config = files.folder / "config.json"
+    config = resolve(str(path), cache).folder / "config.json"
     config.write_text(config.read_text().replace("1e-05", "2e-05"))
     with says(ChecksumError, "TMP/cache/models/gguf-DIGEST-v8/config.json has the sha256 DIGEST, expected"):
         resolve(str(path), cache)
-    for inside in files.folder.iterdir():
-        inside.unlink()
-    files.folder.rmdir()
-    assert resolve(str(path), cache).fingerprint == files.fingerprint
 
 
 @pytest.fixture

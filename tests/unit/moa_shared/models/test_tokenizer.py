@@ -87,7 +87,6 @@ def test_ids_and_texts_are_those_of_transformers(both: tuple[Tokenizer, Any]) ->
 TEMPLATES = [
     "{%- for m in messages %}\n  {%- if loop.index > 2 %}{% break %}{% endif %}\n{{ m.content | tojson }}{%- endfor %}",
     "{{ bos_token }}{% for m in messages %}{% generation %}{{ m['content'] | trim }}{% endgeneration %}{% endfor %}",
-    "{% set ns = namespace(n=0) %}{% for m in messages %}{% set ns.n = ns.n + 1 %}{% endfor %}{{ ns.n }}",
     "{{ messages | tojson(indent=2) }}{{ dict(a=1) | tojson }}{{ tools is none }}{{ strftime_now('%Y') | length }}",
     "{% if add_generation_prompt %}yes{% endif %}{{ messages[-1].content }}\n  {% if true %}\nx\n  {% endif %}\n",
     "{% macro turn(m) %}{{ m.role.upper() }}: {{ m.content }}{% endmacro %}{{ turn(messages[0]) }}|{{ nothing }}",
