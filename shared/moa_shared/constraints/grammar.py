@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
 _EXACT = 1 << 53  # all integers below are doubles, and so are their neighbours
-_LENGTH_END = 1 << 31  # characters or items that no answer has; the library's expressions count up to 2^32
-_LEAST_BOUND = 1e-60  # it nests an expression for each zero after the point, up to about 90
 _MOST_FACTOR = (1 << 32) - 1  # of `multipleOf`, without its point
 _MOST_SHOWN = 40  # characters of a number
 
@@ -62,10 +60,11 @@ def _is_exact(keyword: str, number: int | float) -> bool:
     if isinstance(number, float) and not math.isfinite(number):
         return False
     if keyword in _VALUES or keyword in _BOUNDS:
-        return abs(number) < _EXACT and (keyword in _VALUES or number == 0 or abs(number) >= _LEAST_BOUND)
+        # The library nests an expression for each zero after the point, up to about 90.
+        return abs(number) < _EXACT and (keyword in _VALUES or number == 0 or abs(number) >= 1e-60)
     if keyword == "multipleOf" and number > 0:  # the library says what is wrong with others
         return number <= _MOST_FACTOR and _is_exact_factor(number)
-    return keyword not in _LENGTHS or number < _LENGTH_END
+    return keyword not in _LENGTHS or number < 1 << 31  # its expressions count up to 2^32
 
 
 def _is_exact_factor(number: int | float) -> bool:
@@ -85,8 +84,6 @@ JSON_FORM = {"whitespace_flexible": False, "item_separator": ", ", "key_separato
 MOST_RULES_AT_WORK = 300
 MOST_ERROR = 300  # characters of the library's own words
 _PLACE = re.compile(r"^at \d+\(\d+\): |\n *1 \| .*|<non-verbose/>", re.DOTALL)  # where in the library's own form of it
-_SCHEMA_BEGIN = re.compile(r"%json\s*(?=\{)")
-_UNIMPLEMENTED = re.compile(r"Unimplemented keys: (\[.*\])")
 _KNOWN = (  # the library's words, ours, and what to do
     (("oneOf constraints are not",), "has a oneOf whose forms overlap, which cannot be enforced", "Use anyOf."),
     (("NoExtensionBias",), "allows no text at all", "Look for contradictions, and for rules that lead to themselves."),
@@ -118,7 +115,7 @@ def _grammar_of(constraint: Constraint) -> str:
         case ConstraintKind.CHOICE:
             return LLMatcher.grammar_from_regex("|".join(re.escape(each) for each in constraint.choices))
         case ConstraintKind.LARK:
-            for place in _SCHEMA_BEGIN.finditer(text):
+            for place in re.finditer(r"%json\s*(?=\{)", text):
                 with suppress(ValueError, RecursionError):  # the library says what is wrong with it
                     schema, _ = json.JSONDecoder().raw_decode(text, place.end())
                     check_numbers(schema, "JSON schema in the Lark grammar")
@@ -133,7 +130,7 @@ def _grammar_of(constraint: Constraint) -> str:
 
 
 def refusal(kind: ConstraintKind, problem: str) -> ConfigError:
-    if found := _UNIMPLEMENTED.search(problem):
+    if found := re.search(r"Unimplemented keys: (\[.*\])", problem):
         problem = f"uses {', '.join(json.loads(found[1]))}, which cannot be enforced"
         return ConfigError(f"The {kind.label} {problem}.", hint="Leave it out, and check it yourself.")
     for signs, words, hint in _KNOWN:

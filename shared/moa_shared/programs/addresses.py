@@ -18,7 +18,6 @@ from urllib.parse import urlsplit
 from moa_shared.errors import ConfigError
 
 MOST_SUCCESSORS = 8  # that a server may name: a client asks each of them
-_PORT = re.compile(r"[0-9]{1,5}")
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9])?"
 _NAME = re.compile(rf"(?:{_LABEL}\.)*[A-Za-z](?:[A-Za-z0-9_-]{{0,61}}[A-Za-z0-9])?")  # 127.1 or 0x7f.1 is none
 
@@ -45,7 +44,7 @@ def ip_of(host: str) -> IPv4Address | IPv6Address | None:
 def is_host_port(text: str) -> bool:
     """Whether this is HOST:PORT and nothing else, with brackets around an IPv6 address."""
     host, _, port = text.rpartition(":")
-    if not _PORT.fullmatch(port) or not 1 <= int(port) <= 65535:
+    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         return False
     in_brackets = host.startswith("[") and host.endswith("]")
     if (address := ip_of(host[1:-1] if in_brackets else host)) is not None:

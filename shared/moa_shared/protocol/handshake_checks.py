@@ -148,7 +148,6 @@ _OF_STATUS = {
     grpc.StatusCode.DEADLINE_EXCEEDED: NO_ANSWER,
     grpc.StatusCode.UNIMPLEMENTED: "what listens there is another gRPC service",
 }
-_LOSSES = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.ABORTED)
 
 
 def call_reason(status: grpc.StatusCode, words: str, *, has_answered: bool = False) -> str:
@@ -161,7 +160,7 @@ def call_reason(status: grpc.StatusCode, words: str, *, has_answered: bool = Fal
     why = next((why for why, signs in _SIGNS.items() if any(sign in words for sign in signs)), None)
     if why == CLOSED and "failed to connect" in words:
         return f"{CLOSED}; the server may have ended" if has_answered else CLOSES
-    return why or (LOST if status in _LOSSES else FAILED)
+    return why or (LOST if status.name in ("UNAVAILABLE", "CANCELLED", "ABORTED") else FAILED)
 
 
 class TlsReason(NamedTuple):

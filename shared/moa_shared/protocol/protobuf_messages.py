@@ -32,7 +32,6 @@ MOST_HUNDREDTHS = (1 << 32) - 1  # of a millisecond: a forward of half a day
 _OF_SAMPLING = ("temperature", "top_k", "top_p", "seed", "min_p", "presence_penalty", "frequency_penalty")
 _OF_ASK = ("id", "base", "prefix_hash", "answer_start", "traceparent")
 _OF_MEMORY = ("start", "count", "payload", "prefix_hash")
-_OF_DRAFT = ("epoch", "base", "prefix_hash", "first_node")
 _OF_VERDICT = ("ask", "base", "prefix_hash", "accepted", "drafted", "server_drafted", "server_accepted", "shared")
 
 Number = TypeVar("Number", bound=IntEnum)
@@ -99,7 +98,8 @@ def ask_from_proto(message: pb.Ask) -> Ask:
 def draft_to_proto(draft: Draft) -> pb.Draft:
     """The wire has how many nodes back a parent is, 0 for the root: small numbers, however long a draft goes on."""
     back = [node - parent if parent >= 0 else 0 for node, parent in enumerate(draft.parents, draft.first_node)]
-    return pb.Draft(**_same(draft, _OF_DRAFT), tokens=draft.tokens, parents=back)
+    same = _same(draft, ("epoch", "base", "prefix_hash", "first_node"))
+    return pb.Draft(**same, tokens=draft.tokens, parents=back)
 
 
 def draft_from_proto(message: pb.Draft, continued: tuple[int, int, int] | None = None) -> Draft:

@@ -16,8 +16,6 @@ from moa_shared.errors import InternalError
 from moa_shared.sampling.scores import Scores, TextBefore, adjusted, choose, largest, log_softmax
 from moa_shared.sampling.settings import Sampling
 
-_FEW = 8  # times fewer tokens than all: a choice among them alone takes a tenth of the time
-_LIKELIEST = 512  # tokens looked at for top-p before all are
 _NEVER = np.float32(-np.inf)
 _OUTSIDE = np.float32(math.log(0.5))  # of a token that the drafter would not choose, at most, beside its choice
 
@@ -94,7 +92,7 @@ def select(
 def _choose_allowed(row: Scores, allowed: npt.NDArray[np.bool_], position: int, sampling: Sampling) -> int:
     """The choice among the allowed tokens: as among all, if the others were infinitely unlikely."""
     tokens = np.flatnonzero(allowed)
-    if not 0 < _FEW * len(tokens) <= len(row):
+    if not 0 < 8 * len(tokens) <= len(row):  # a choice among so few alone takes a tenth of the time
         return _choose_rows(np.where(allowed, row, _NEVER)[None], [position], sampling)[0]
     scores = row[tokens] if sampling.greedy else _warmed(row[tokens], sampling)
     best = int(scores.argmax())
@@ -203,7 +201,7 @@ def _draft_support(scores: Scores, sampling: Sampling) -> Scores:
     """`scores`, changed to -inf outside the support; of equal scores at the edge of top-p all are kept."""
     scores = _keep_top_k(scores, sampling.top_k)
     if sampling.top_p < 1.0:
-        count, size = _LIKELIEST, scores.shape[-1]
+        count, size = 512, scores.shape[-1]
         tops = scores.max(axis=-1, keepdims=True)
         with np.errstate(all="ignore"):
             mass = np.exp(scores - tops).sum(axis=-1, keepdims=True)

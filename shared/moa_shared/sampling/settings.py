@@ -196,7 +196,6 @@ class TokenChances:
     chances: tuple[float, ...] = ()  # theirs
 
 
-_THEIRS = {"repeat_penalty": "repetition_penalty"}  # transformers' names in generation_config.json that are not ours
 _WHOLE = ("top_k", "repeat_last_n")
 
 
@@ -225,7 +224,8 @@ def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
     """The defaults in the content of generation_config.json."""
     values: dict[str, Any] = {}
     for ours in (each.name for each in fields(SamplingDefaults)):
-        if (value := generation.get(name := _THEIRS.get(ours, ours))) is None:
+        name = "repetition_penalty" if ours == "repeat_penalty" else ours
+        if (value := generation.get(name)) is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} is {value!r}, expected a number")

@@ -223,8 +223,6 @@ def _growth(step: Step) -> int:
 
 INCOMPLETE = "�"  # how a tokenizer shows a part of a character
 SPACE = "▁"  # before a word, where a vocabulary is SentencePiece's
-_BYTE = re.compile(r"<0x([0-9A-F]{2})>")  # the same vocabularies have these for what they cannot spell
-
 
 # GPT-2's alphabet: the character that stands for each byte.
 _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
@@ -239,7 +237,7 @@ def spell_bytes(text: str) -> str:
 
 def byte_of(piece: str) -> int | None:
     """The byte that a token stands for in a vocabulary that spells words in letters; None: it is no such token."""
-    return int(found[1], 16) if (found := _BYTE.fullmatch(piece)) is not None else None
+    return int(found[1], 16) if (found := re.fullmatch(r"<0x([0-9A-F]{2})>", piece)) is not None else None
 
 
 def token_bytes(piece: str, text: str) -> bytes:
