@@ -56,8 +56,6 @@ class FakeStepper(Stepper):
         return plan.verify([7] * (1 + len(plan.tree))) if plan.chooses else None
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
-        if chunk.count == 13:
-            raise RuntimeError("no room")
         self.order.append("coded")
         return CodedRows(chunk, b"coded")
 
@@ -183,7 +181,6 @@ async def test_a_draft_that_arrives_during_a_step_counts_in_the_next(bench: Benc
 
 
 async def test_rows_wait_for_the_first_token_and_states_leave_with_their_verdict(bench: Bench) -> None:
-    """Whatever the budget says."""
     bench.stepper.gate.clear()
     live, ear = bench.ask([1] * 6)
     feed = MemoryFeed({Plane.MEMORY: 4, Plane.REUSED_STATE: 4}, Codec.BF16, 1 << 20)
@@ -269,15 +266,6 @@ async def test_an_error_while_releasing_or_keeping_rows_ends_one_session(
     await good.ended.wait()
     assert len(good.verdicts) == 3
     assert set(bench.lost) == {released, kept}
-
-
-async def test_chunks_are_coded_between_forwards(bench: Bench) -> None:
-    live, ear = bench.ask([1])
-    coded = await bench.engine.coder.code(live, Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5))
-    assert coded.payload == b"coded"
-    with pytest.raises(InternalError, match="The server failed in this session"):
-        await bench.engine.coder.code(live, Chunk(Plane.MEMORY, 0, 13, Codec.INT4, 5))
-    await ear.ended.wait()
 
 
 async def test_rows_of_a_forward_that_was_overtaken_or_of_another_stream_are_not_sent(bench: Bench) -> None:

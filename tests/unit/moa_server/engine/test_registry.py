@@ -1,10 +1,10 @@
 """How many sessions and streams there may be, who gives way for whom, and the pool of their keys and values."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import cast
-from unittest.mock import create_autospec
+from unittest.mock import Mock, create_autospec
 
 import pytest
 from hypothesis import given, settings
@@ -68,11 +68,6 @@ class Sessions:
         return live
 
 
-def was_displaced(listener: Listener | None) -> bool:
-    assert listener is not None
-    return cast(Callable[[], object], listener.on_displaced).called  # type: ignore[attr-defined,no-any-return]
-
-
 def test_a_session_is_found_by_its_token() -> None:
     bench = Sessions()
     live = bench.admit()
@@ -115,9 +110,9 @@ def test_who_opens_many_sessions_loses_his_own() -> None:
 def test_over_the_limit_of_streams_ones_own_oldest_idle_one_ends() -> None:
     bench = Sessions(stream_limit=3)
     answering, oldest, newest = bench.admit(answering=True), bench.admit(), bench.admit()
-    listener = oldest.stream.listener
+    listener = cast(Mock, oldest.stream.listener)
     third = bench.admit()
-    assert was_displaced(listener)
+    listener.on_displaced.assert_called_once_with()
     assert (len(bench.registry), bench.registry.detached) == (4, 1)
     assert not oldest.closed
     assert all(live.stream.listener is not None for live in (answering, newest, third))
@@ -166,12 +161,12 @@ def test_a_key_loses_idle_sessions_of_its_own_first_and_no_answer() -> None:
     bench = Sessions()
     limits = CallerLimits(sessions=3)
     answering, attached, waiting = (bench.admit("a", limits=limits, answering=each) for each in (True, False, False))
-    listener = attached.stream.listener
+    listener = cast(Mock, attached.stream.listener)
     bench.registry.detach(waiting)
     other = bench.admit("b", limits=limits)
     more = [bench.admit("a", limits=limits, answering=True) for _ in range(2)]
     assert bench.closed == [waiting, attached]
-    assert was_displaced(listener)
+    listener.on_displaced.assert_called_once_with()
     with pytest.raises(OverloadedError, match="sessions at once, and all have answers"):
         bench.admit("a", limits=limits)
     assert bench.registry.live_sessions == (answering, other, *more)

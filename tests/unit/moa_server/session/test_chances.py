@@ -55,7 +55,6 @@ def test_chances_do_not_depend_on_drafts(seed: int, processed: bool, temperature
 
 @pytest.mark.parametrize(("processed", "top_k"), [(False, 4), (True, 4), (True, 2)])
 def test_chances_are_of_the_distribution_that_was_asked_for(processed: bool, top_k: int) -> None:
-    """What cannot follow is not among the likeliest."""
     model, sampling = MarkovModel.random(3), Sampling(0.7, seed=2, top_k=top_k)
     settings = AnswerSettings(sampling, max_tokens=LENGTH, chances=WantedChances(3, processed=processed))
     tokens, told = answer(model, settings, random.Random(1))
