@@ -29,6 +29,8 @@ from safetensors.torch import load_file, save_file
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter, write_hostile
 
+pytestmark = pytest.mark.torch
+
 
 def describe(folder: Path, cache: Path) -> ModelFiles:
     return describe_folder(folder, "tiny", cache)
@@ -39,7 +41,6 @@ def change_config(folder: Path, **changes: object) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
 
 
-@pytest.mark.torch
 def test_the_fingerprint_follows_the_mathematics(model_folder: Path, cache: Path) -> None:
     first = describe(model_folder, cache).fingerprint
     change_config(model_folder, transformers_version="9.9", dtype="bfloat16", use_cache=False, something_new=1)
@@ -64,7 +65,6 @@ def shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
 
 
-@pytest.mark.torch
 def test_shards_are_found_by_the_index(model_folder: Path, cache: Path) -> None:
     shard(model_folder)
     files = describe(model_folder, cache)
@@ -74,7 +74,6 @@ def test_shards_are_found_by_the_index(model_folder: Path, cache: Path) -> None:
         describe(model_folder, cache)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("index", ["[" * 100_000, '{"weight_map": 3}', '{"weight_map": {"a": "../../etc/passwd"}}'])
 def test_an_index_that_makes_no_sense(model_folder: Path, cache: Path, index: str) -> None:
     shard(model_folder)
@@ -87,7 +86,6 @@ def files(folder: Path, **config: Any) -> ModelFiles:
     return ModelFiles("tiny", folder, config, (), "", "")
 
 
-@pytest.mark.torch
 def test_a_value_that_cannot_be_used_is_named_with_its_file(tmp_path: Path) -> None:
     (tmp_path / "generation_config.json").write_text(json.dumps({"temperature": -1}))
     with pytest.raises(ModelSourceError) as caught:
@@ -97,25 +95,21 @@ def test_a_value_that_cannot_be_used_is_named_with_its_file(tmp_path: Path) -> N
     )
 
 
-@pytest.mark.torch
 def test_a_gguf_file_says_how_llama_cpp_would_sample(write_gguf: GgufWriter, cache: Path) -> None:
-    path = write_gguf(sampling={"temp": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "penalty_repeat": 1.1})
-    assert read_sampling_defaults(resolve(str(path), cache)) == SamplingDefaults(0.6, 20, 0.95, 0.05, 1.1, 64)
+    said = {"temp": 0.6, "top_k": 20, "top_p": 0.95, "min_p": 0.05, "penalty_repeat": 1.1}
+    off = {"temp": -1.0, "top_k": -1, "top_p": 1.5, "min_p": -0.5, "penalty_last_n": -1}
+    for name, sampling, expected in (
+        ("said.gguf", said, SamplingDefaults(0.6, 20, 0.95, 0.05, 1.1, 64)),
+        ("off.gguf", off, SamplingDefaults(0.0, 0, 1.0, 0.0, None, -1)),
+    ):
+        assert read_sampling_defaults(resolve(str(write_gguf(name, sampling=sampling)), cache)) == expected
 
 
-@pytest.mark.torch
-def test_values_that_llama_cpp_reads_as_off(write_gguf: GgufWriter, cache: Path) -> None:
-    path = write_gguf(sampling={"temp": -1.0, "top_k": -1, "top_p": 1.5, "min_p": -0.5, "penalty_last_n": -1})
-    assert read_sampling_defaults(resolve(str(path), cache)) == SamplingDefaults(0.0, 0, 1.0, 0.0, None, -1)
-
-
-@pytest.mark.torch
 def test_the_default_model_is_sampled_as_its_authors_recommend(default_model_files: ModelFiles) -> None:
     said = {"temperature": 0.2, "top_p": 0.9, "repeat_penalty": 1.1, "repeat_last_n": 64}
     assert read_sampling_defaults(default_model_files).said() == said
 
 
-@pytest.mark.torch
 def test_every_source_of_end_of_text_counts(tmp_path: Path) -> None:
     for config, generation, tokenizer, expected in (
         ({"eos_token_id": 2}, {}, None, {2}),
@@ -127,7 +121,6 @@ def test_every_source_of_end_of_text_counts(tmp_path: Path) -> None:
         assert end_of_text(files(tmp_path, **config), tokenizer) == expected
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize("text", ["{", "[]", "[" * 100_000, '{"eos_token_id": {"a": 1}}'])
 def test_generation_settings_that_make_no_sense(tmp_path: Path, text: str) -> None:
     (tmp_path / "generation_config.json").write_text(text)
@@ -140,7 +133,6 @@ def write(folder: Path, content: str) -> None:
     (folder / "1_Pooling" / "config.json").write_text(content)
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("mode", "kind"), [("pooling_mode_mean_tokens", Pooling.MEAN), ("pooling_mode_lasttoken", Pooling.LAST)]
 )
@@ -148,14 +140,10 @@ def test_a_folder_says_it_as_sentence_transformers_does(tmp_path: Path, mode: st
     modes = dict.fromkeys(["pooling_mode_cls_token", "pooling_mode_max_tokens", mode], False) | {mode: True}
     write(tmp_path, json.dumps({"word_embedding_dimension": 8, **modes, "include_prompt": True}))
     assert find_pooling(files(tmp_path)) == ModelPooling(kind, is_trained=True)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("content", ["{", "[]", "{}", '{"pooling_mode_cls_token": true}'])
-def test_another_pooling_is_refused(tmp_path: Path, content: str) -> None:
-    write(tmp_path, content)
-    with pytest.raises(ModelSourceError):
-        find_pooling(files(tmp_path))
+    for content in ("{", "[]", "{}", '{"pooling_mode_cls_token": true}'):
+        (tmp_path / "1_Pooling" / "config.json").write_text(content)
+        with pytest.raises(ModelSourceError):
+            find_pooling(files(tmp_path))
 
 
 @pytest.fixture

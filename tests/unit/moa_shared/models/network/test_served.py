@@ -28,6 +28,8 @@ from tests.support.tiny_models import SIZES, save_tokenizer
 
 GOOD = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1}
 
+pytestmark = pytest.mark.torch
+
 
 @pytest.mark.parametrize(
     ("change", "message"),
@@ -83,7 +85,6 @@ SHARING = "gemma 4 with embeddings by layer"
 needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
 
 
-@pytest.mark.torch
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -109,7 +110,6 @@ def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -
         check_family(tiny_dense(SHARING).config.to_dict() | changes, "tiny")
 
 
-@pytest.mark.torch
 def test_heads_are_found_in_old_and_new_configurations() -> None:
     new = tiny_dense("gemma 4").config.to_dict()
     old = {key: value for key, value in new.items() if key != "per_layer_config"}
@@ -120,7 +120,6 @@ def test_heads_are_found_in_old_and_new_configurations() -> None:
     assert kv_width(old | {"attention_k_eq_v": False}) == 256
 
 
-@pytest.mark.torch
 @needs_kernels
 @pytest.mark.parametrize("kv", ["f16", "q8"])
 @pytest.mark.parametrize("family", ["gemma 4", SHARING])
@@ -139,7 +138,6 @@ def test_capacity_counts_the_bytes_that_caches_take(family: str, kv: str, tmp_pa
     assert cache.nbytes == sized.new_cache().most_nbytes(50)
 
 
-@pytest.mark.torch
 @needs_kernels
 def test_the_text_part_of_a_model_that_sees_is_served(tmp_path: Path) -> None:
     model, folder = tiny_dense(SHARING), tmp_path / "tiny"
