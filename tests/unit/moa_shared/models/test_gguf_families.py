@@ -22,7 +22,7 @@ from tests.support.families import GGUF_FAMILIES, tiny_in_gguf, tiny_mixture, we
 from tests.support.family_gguf import write_family_gguf
 from tests.support.messages import says
 from tests.unit.moa_shared.models.network.test_network import MIXTURE, TEXT, needs_kernels, of_transformers
-from tests.unit.moa_shared.models.test_experts import logits_of
+from tests.unit.moa_shared.models.test_weights import logits_of
 
 pytestmark = pytest.mark.torch
 
