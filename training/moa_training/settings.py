@@ -4,7 +4,6 @@ Defaults of a run are what measured best on the default target at small budgets 
 are named next to them. Light: each --help needs this.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -186,8 +185,7 @@ class FitSettings(SettingsBase):
         the version of the defaults. So a new setting that is off by default does not keep a run from its state.
         """
         chosen: dict[str, Any] = {"defaults": DEFAULTS_VERSION}
-        for name, usual in type(self)().json_values().items():
-            value = self.json_values()[name]
+        for (name, usual), value in zip(type(self)().json_values().items(), self.json_values().values(), strict=True):
             if name in _TABLES:
                 value, usual = {key: each for key, each in value.items() if each != usual[key]}, {}
             if name not in _NOT_IDENTITY and value != usual:
@@ -208,6 +206,8 @@ def load_fit_settings(path: Path) -> FitSettings:
     """Reads a configuration; relative paths in it are relative to its folder."""
     if not path.is_file():
         raise NotFoundError(f"There is no configuration {path}.", hint="Check the path; training/configs has examples.")
+    import tomllib
+
     import yaml
 
     try:
