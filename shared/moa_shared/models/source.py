@@ -97,7 +97,6 @@ def find_installed(model: PackagedModel) -> tuple[Path, ...] | None:
 
 
 def _join(model: PackagedModel, pieces: Sequence[Path], root: Path, progress: Progress) -> Path:
-    """The whole file in the cache, written once; it is checked before it gets its name."""
     path = root / "packaged" / model.gguf_sha256[:32] / Path(model.members[0][1]).stem
     total = sum(piece.stat().st_size for piece in pieces)
     if path.is_file() and path.stat().st_size == total:

@@ -196,7 +196,6 @@ def _read_or_make(
 
 
 def _read(path: Path, files: ModelFiles) -> dict[str, Tiles] | None:
-    """None where there is no whole file, or one of another model, version, or state of the model's files."""
     try:
         with path.open("rb") as file:
             magic, start, size = _START.unpack(file.read(_START.size))

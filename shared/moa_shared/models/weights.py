@@ -230,7 +230,6 @@ def _interpret_mxfp4(path: Path, name: str, blocks: tensors.FileTensor, scales: 
 
 
 def _apart(name: str, whole: _Stored, *, turned: bool) -> dict[str, _Stored]:
-    """A tensor of all experts of a layer as one for each; others as they are."""
     parts = {}
     for part, shape, take in tensors.expert_parts(name, whole.shape, turned=turned):
         own = take if whole.scales is None else partial(tensors.take_mxfp4, take, whole.scales)

@@ -245,7 +245,6 @@ def _shape(config: Mapping[str, Any], family: Family, embedding: int) -> StackSh
 
 
 def _rotaries(config: Mapping[str, Any], kinds: list[Kind], context: int) -> dict[Kind, Rotary]:
-    """Angles by kind of layer, where these differ; else one for all."""
     full, sliding = (FULL, kinds[0][1]), (SLIDING, kinds[0][1])
     positions = int(config.get("max_position_embeddings") or 8192)
     parameters = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})

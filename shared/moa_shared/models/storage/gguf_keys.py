@@ -114,7 +114,6 @@ def _layer_types(header: GgufHeader, config: Config, every: int) -> list[str]:
 
 
 def _by_kind(config: Config, theta: float) -> dict[str, Any]:
-    """Angles of layers that see all positions, and plain ones of those with a window."""
     return {FULL: config["rope_parameters"], SLIDING: {"rope_theta": theta, "rope_type": "default"}}
 
 

@@ -126,7 +126,6 @@ def _merges(header: GgufHeader) -> list[tuple[str, str]]:
 
 
 def _spell(token: str) -> str:
-    """A token in the byte alphabet; most are in it already."""
     if (token.isascii() and token.isprintable() and " " not in token) or set(token) <= tokenizer_json.BYTE_LEVEL.keys():
         return token
     return tokenizer_json.spell_bytes(token)
