@@ -41,7 +41,7 @@ from tests.net.server_peer import (
     toy_source,
     until,
 )
-from tests.support.toy_forms import ToyForms, characters_of
+from tests.support.toy_forms import FIRST, ToyForms
 
 PROMPT = [5, 17, 33, 2, 64]
 GREEDY = AnswerSettings(max_tokens=24, ignore_end_of_text=True)
@@ -285,7 +285,7 @@ async def test_what_a_form_forces_is_drafted_only_where_drafts_of_the_server_are
             return await peer.answer(ASKED, FORMED), peer.verdicts
 
     text, plain = await ask(wanted=False, has_drafter=False)
-    assert re.fullmatch(FORM.text, characters_of(text, END_OF_TEXT))
+    assert re.fullmatch(FORM.text, "".join(chr(FIRST + token) for token in text if token != END_OF_TEXT))
     assert not any(each.drafted or each.server_drafted for each in plain)
     forced, with_forced = await ask(wanted=True, has_drafter=False)
     assert forced == text

@@ -1,15 +1,12 @@
 """Small draft decoders over random weights: of sizes that the kernels take, and of others."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_kernels.library import library
-from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
-from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.models.network.network import Weights
 
 from tests.support.tiny_models import tiny_model
@@ -24,9 +21,6 @@ EVEN = DrafterConfig(
     vocab_size=30, hidden_size=64, target_layers=4, target_heads=4, target_kv_heads=2, target_head_dim=32,
     sa_kv_heads=2, sa_mlp=96, ca_kv_heads=1, ca_mlp=64, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=64,
 )  # fmt: skip
-CONFIGS = {"numpy": ODD, "float32": EVEN, "int8": EVEN}
-KINDS = tuple(CONFIGS)
-WIDE = ("numpy", "float32")  # computed in float32
 
 
 def normal(*shape: int, seed: int) -> Rows:
@@ -44,12 +38,6 @@ def target_arrays(config: DrafterConfig, inner: int = 32) -> dict[str, npt.NDArr
     return arrays | {"lm_head.weight": arrays["model.embed_tokens.weight"]}
 
 
-def make_decoder(reused_layers: int = 0, kind: str = "numpy") -> DraftDecoder:
-    config = dataclasses.replace(CONFIGS[kind], reused_layers=reused_layers)
-    checkpoint = Checkpoint(config, fresh_tensors(config, seed=4), "")
-    return decoder_of(checkpoint, ArrayWeights(target_arrays(config)), "float32" if kind == "numpy" else kind)
-
-
 def decoder_of(checkpoint: Checkpoint, target: Weights, weights: str = "int8", **parts: Any) -> DraftDecoder:
     """The device's half of a Mixture of Attentions drafter."""
     state = checkpoint.states(target, weights, **parts)()
@@ -62,20 +50,3 @@ def encoder_of(checkpoint: Checkpoint, dtype: Any, device: Any = None) -> Any:
     from moa_shared.drafter.kinds.torch_layers import MemoryEncoder
 
     return MemoryEncoder(checkpoint.config, checkpoint.torch_tensors(), dtype, device)
-
-
-def close(a: Rows, b: Rows) -> None:
-    np.testing.assert_allclose(a, b, rtol=0, atol=2e-5)
-
-
-def same(decoder: DraftDecoder, a: Rows, b: Rows) -> None:
-    """To the bit where the kernels compute; numpy's sums depend on what is computed together."""
-    if decoder.arithmetic.in_numpy or library() is None:
-        close(a, b)
-    else:
-        np.testing.assert_array_equal(a, b)
-
-
-def distance(a: Rows, b: Rows) -> float:
-    """Of `a` from `b`, relative to `b`."""
-    return float(np.linalg.norm(a - b) / np.linalg.norm(b))

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import strategies as st
-from moa_client.tools.answer_reader import AnswerReader, CallPiece, Piece, joined
+from moa_client.tools.answer_reader import AnswerReader, Piece, joined
 from moa_client.tools.formats import ToolFormat
 from moa_client.tools.tool import Tool, ToolCall
 
@@ -39,11 +38,6 @@ def call(name: str, index: int = 0, /, **arguments: Any) -> ToolCall:
     return ToolCall(f"call_{index}", name, json.dumps(arguments, ensure_ascii=False))
 
 
-def events_of(calls: Sequence[ToolCall]) -> list[Piece]:
-    """What reading these calls gives."""
-    return [CallPiece(index, each.name, each.arguments) for index, each in enumerate(calls)]
-
-
 def read(
     form: ToolFormat | None, text: str, cuts: Sequence[int] = (), tools: Sequence[Tool] = TOOLS, **more: Any
 ) -> list[Piece]:
@@ -54,38 +48,3 @@ def read(
     for start, end in pairwise(places):
         pieces += reader.push(text[start:end])
     return joined([*pieces, *reader.finish()])
-
-
-def cuts() -> st.SearchStrategy[list[int]]:
-    """Places at which a text is cut."""
-    return st.lists(st.integers(0, 400), max_size=12)
-
-
-_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
-
-
-def texts() -> st.SearchStrategy[str]:
-    """Text of an argument, with what looks like markup."""
-    looks = ["<tool_call>", "</tool", "\n", '"', "\\", "}", "[TOOL_CALLS]", "<|call", "```", '<|"|', ";", "</param"]
-    return st.lists(_TEXT | st.sampled_from(looks), max_size=4).map("".join)
-
-
-def calls_of_tools() -> st.SearchStrategy[ToolCall]:
-    """Calls of the tools, with arguments of their schemas."""
-    weather = st.fixed_dictionaries({"city": texts()}, optional={"days": st.integers(-(10**9), 10**9)})
-    place = st.fixed_dictionaries(
-        {"x": st.floats(-1e6, 1e6, allow_nan=False).map(lambda x: round(x, 3)), "exact": st.booleans()}
-    )
-    note = st.fixed_dictionaries(
-        {"text": texts(), "place": place},
-        optional={
-            "tags": st.lists(texts(), max_size=3),
-            "level": st.sampled_from(["low", "high"]),
-            "until": st.none() | st.integers(0, 10**6),
-        },
-    )
-    return st.one_of(
-        weather.map(lambda arguments: call("get_weather", **arguments)),
-        note.map(lambda arguments: call("take-note", **arguments)),
-        st.just(call("now")),
-    )

@@ -77,8 +77,3 @@ class ToyForms:
     def as_compiler(self) -> ConstraintCompiler:
         """The same for a server."""
         return cast(ConstraintCompiler, self)
-
-
-def characters_of(tokens: list[int], end: int) -> str:
-    """The text of tokens, without the end."""
-    return "".join(chr(FIRST + token) for token in tokens if token != end)

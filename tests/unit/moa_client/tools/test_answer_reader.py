@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from time import process_time
 from typing import Any
@@ -27,11 +28,18 @@ from moa_client.tools.thinking import THINKINGS, Marks, ReasoningMarks, Thinking
 from moa_client.tools.tool import MOST_DEPTH, Tool, ToolCall
 
 from tests.support.family_templates import FAMILY_TEMPLATES
-from tests.support.tool_calls import TOOLS, call, calls_of_tools, cuts, events_of, read
+from tests.support.tool_calls import TOOLS, call, read
 
 HARMONY, GEMMA4, MISTRAL, TAGS = THINKINGS
 each_format = pytest.mark.parametrize("form", FORMATS, ids=lambda form: type(form).__name__)
 MARKS = sorted({mark for form in FORMATS for mark in (*form.openings, form.closing) if mark})
+
+
+def events_of(calls: Sequence[ToolCall]) -> list[Piece]:
+    """What reading these calls gives."""
+    return [CallPiece(index, each.name, each.arguments) for index, each in enumerate(calls)]
+
+
 PARIS = events_of([call("get_weather", city="Paris")])
 OBJECT = '{"name": "get_weather", "parameters": {"city": "Paris"}}'
 NOW, ONE = '<tool_call>{"name": "now", "arguments": {}}</tool_call>', [CallPiece(0, "now", "{}")]
@@ -120,6 +128,41 @@ CASES: list[Case] = [
         [TextPiece("Ask."), *PARIS],
     ),
 ]
+
+
+def cuts() -> st.SearchStrategy[list[int]]:
+    """Places at which a text is cut."""
+    return st.lists(st.integers(0, 400), max_size=12)
+
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+
+
+def texts() -> st.SearchStrategy[str]:
+    """Text of an argument, with what looks like markup."""
+    looks = ["<tool_call>", "</tool", "\n", '"', "\\", "}", "[TOOL_CALLS]", "<|call", "```", '<|"|', ";", "</param"]
+    return st.lists(_TEXT | st.sampled_from(looks), max_size=4).map("".join)
+
+
+def calls_of_tools() -> st.SearchStrategy[ToolCall]:
+    """Calls of the tools, with arguments of their schemas."""
+    weather = st.fixed_dictionaries({"city": texts()}, optional={"days": st.integers(-(10**9), 10**9)})
+    place = st.fixed_dictionaries(
+        {"x": st.floats(-1e6, 1e6, allow_nan=False).map(lambda x: round(x, 3)), "exact": st.booleans()}
+    )
+    note = st.fixed_dictionaries(
+        {"text": texts(), "place": place},
+        optional={
+            "tags": st.lists(texts(), max_size=3),
+            "level": st.sampled_from(["low", "high"]),
+            "until": st.none() | st.integers(0, 10**6),
+        },
+    )
+    return st.one_of(
+        weather.map(lambda arguments: call("get_weather", **arguments)),
+        note.map(lambda arguments: call("take-note", **arguments)),
+        st.just(call("now")),
+    )
 
 
 def model_texts() -> st.SearchStrategy[str]:

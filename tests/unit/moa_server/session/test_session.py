@@ -1,7 +1,8 @@
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
+from typing import Any
 
 import pytest
 from moa_server.session.session import Backlog, Session, SessionLimits
@@ -12,7 +13,7 @@ from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 
-from tests.support.counted import CountedList, TouchedTokens
+from tests.support.counted import TouchedTokens
 from tests.unit.moa_server.session.markov import steps
 
 VOCAB = 5
@@ -20,6 +21,25 @@ END_OF_TEXT = 4
 CONTEXT = 60
 LIMITS = SessionLimits(CONTEXT, VOCAB, draft_nodes=6, prefill_chunk=4, run_ahead_tokens=5)
 PLAIN = AnswerSettings(max_tokens=12)
+
+
+class CountedList(list[Any]):
+    """Counts the elements that slices, iteration and comparison read."""
+
+    read = 0
+
+    def __getitem__(self, place: Any) -> Any:
+        found = super().__getitem__(place)
+        self.read += len(found) if isinstance(place, slice) else 1
+        return found
+
+    def __iter__(self) -> Iterator[Any]:
+        self.read += len(self)
+        return super().__iter__()
+
+    def __eq__(self, other: object) -> bool:
+        self.read += len(self)
+        return super().__eq__(other)
 
 
 def decode(tokens: Sequence[int]) -> str:
