@@ -43,17 +43,6 @@ def test_a_product_is_that_of_the_rounded_activations(kind: str, outputs: int, i
             assert alone.setdefault(row, got[row].tobytes()) == got[row].tobytes()
 
 
-@pytest.mark.usefixtures("variant", "threads")
-@pytest.mark.parametrize("kinds", [(Q4_1, Q4_1, Q4_1), (Q8_0, Q8_0, Q8_0), ("q4_k", "q6_k", Q8_0)])
-def test_parts_stand_side_by_side(kinds: tuple[str, str, str]) -> None:
-    random = np.random.default_rng(0)
-    parts = [random_matrix(random, kind, outputs, 256) for kind, outputs in zip(kinds, (5, 163, 1), strict=True)]
-    x = random.normal(size=(3, 256)).astype(np.float32)
-    together = Linear(parts)
-    assert (together.outputs, together.inputs) == (169, 256)
-    np.testing.assert_array_equal(together(x), np.concatenate([Linear([part])(x) for part in parts], axis=1))
-
-
 @pytest.mark.usefixtures("variant")
 def test_no_rows_rows_of_zeros_and_rows_that_are_not_contiguous_or_of_another_type() -> None:
     linear = Linear([random_matrix(np.random.default_rng(0), Q8_0, 20, 64)])

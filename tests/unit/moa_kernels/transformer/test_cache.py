@@ -1,6 +1,5 @@
 """The kernels' cache against the one in numpy, and which of its rows a segment sees."""
 
-import weakref
 from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
@@ -142,26 +141,6 @@ TestSharingMachine = SharingMachine.TestCase
 TestSharingMachine.settings = settings(max_examples=examples(80), stateful_step_count=15)
 
 
-def test_a_page_is_freed_with_its_last_holder(monkeypatch: pytest.MonkeyPatch) -> None:
-    lender, _ = both()
-    taker, _ = both()
-    write((lender,), 70, 1)
-    for number in (-1, 1):
-        with pytest.raises(KernelError, match=f"Page {number} of a cache of 70 rows is not full"):
-            lender.full_page(number)
-    taker.adopt([lender.full_page(0)])
-    memory = weakref.ref(lender.full_page(0).data.base)
-    lender.release()
-    assert memory() is not None
-    write((taker,), 10, 2)  # into a page of its own
-    monkeypatch.setattr("moa_kernels.transformer.cache.aligned_zeros", lambda _: pytest.fail("nothing is to be copied"))
-    taker.crop(30)
-    write((taker,), 10, 3)  # nobody else holds the page any more
-    monkeypatch.undo()
-    taker.release()
-    assert memory() is None
-
-
 def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
     (lender, _), (taker, reference) = both(), both()
     write((lender, reference), 70, 1)
@@ -177,6 +156,9 @@ def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(taker.read(0, length), lender.read(0, length))
         assert lender.full_page(0).holders == 2
         taker.adopt([lender.full_page(0)])
+    for number in (-1, 1):
+        with pytest.raises(KernelError, match=f"Page {number} of a cache of 70 rows is not full"):
+            lender.full_page(number)
 
 
 @pytest.mark.parametrize("kv", KV_FORMATS)

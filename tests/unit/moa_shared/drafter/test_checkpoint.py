@@ -222,7 +222,7 @@ def test_what_is_no_table_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="safetensors holds no table of n-grams"):
         load_ngrams(path)
     write_ngrams(path, ARRAYS | {"tokens": ARRAYS["tokens"][:2]}, "target")
-    with pytest.raises(CheckpointError, match=r"holds no table of n-grams \(contexts .*2 tokens, and others\)"):
+    with pytest.raises(CheckpointError, match="2 tokens and 3 chances for counts of 3"):
         load_ngrams(path)
 
 

@@ -87,17 +87,13 @@ def test_the_first_token_that_differs_is_named_with_both_texts(small: Tokenizer,
 PAIR = "c" * 64, "t" * 64
 
 
-def test_it_is_kept_for_both_models(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ["", "[]", '{"tokens": 5, "right": 6}', '{"tokens": 1e9, "right": 6}'])
+def test_a_record_is_of_both_models_and_counts_as_none_where_it_is_damaged(tmp_path: Path, damaged: str) -> None:
     remember_agreement(tmp_path, *PAIR, Agreement(50, 40))
     assert recall_agreement(tmp_path, *PAIR) == Agreement(50, 40)
     assert recall_agreement(tmp_path, *reversed(PAIR)) == Agreement()
-
-
-@pytest.mark.parametrize("content", ["", "[]", '{"tokens": 5, "right": 6}', '{"tokens": 1e9, "right": 6}'])
-def test_a_damaged_record_counts_as_none(tmp_path: Path, content: str) -> None:
-    remember_agreement(tmp_path, *PAIR, Agreement(50, 40))
     [record] = (tmp_path / "hashes").iterdir()
-    record.write_text(content)
+    record.write_text(damaged)
     assert recall_agreement(tmp_path, *PAIR) == Agreement()
 
 

@@ -78,12 +78,8 @@ def test_a_mixture_of_attentions(tmp_path: Path, files: ModelFiles) -> None:
     assert (config.lsa_heads, config.lsa_kv_heads, config.lsa_mlp) == (4, 2, 32)
     assert len(checkpoint.tensors) == 29
     np.testing.assert_array_equal(checkpoint.tensors["Ekv2E.bias"], moa_tensors()["Ekv2E.bias"].float().numpy())
-
-
-def test_with_reused_layers_and_scaled_positions(tmp_path: Path, files: ModelFiles) -> None:
-    scaling = {"type": "linear", "factor": 2.0}
-    changes = {"target_layer_inference": 1, "rope_scaling": scaling}
-    config = found(publish(tmp_path / "moa", moa_tensors(), MOA_CONFIG | changes), files).config
+    changes = {"target_layer_inference": 1, "rope_scaling": {"type": "linear", "factor": 2.0}}
+    config = found(publish(tmp_path / "scaled", moa_tensors(), MOA_CONFIG | changes), files).config
     assert (config.reused_layers, config.unscaled_memory_rope) == (1, True)
     assert config.rope_parameters == {"rope_type": "linear", "factor": 2.0, "rope_theta": THETA}
 

@@ -9,7 +9,6 @@ from moa_client.drafting.drafters import MoaDrafter
 from moa_server.engine.stepper import below_chain
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint import Checkpoint
-from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.estimates import TokenOrigin, chance_of
 from moa_shared.drafting.growing import GrowthShape
@@ -39,8 +38,7 @@ PROMPT = random.Random(1).choices(range(5, 90), k=11)
 
 def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Checkpoint, TorchReader]:
     drafter = {"kind": kind, "own_layers": 2, "reused_layers": reused, "draft_vocab": 60}
-    settings = tiny_settings(drafter=drafter)
-    config: DrafterConfig = drafter_config(settings, files)
+    config = drafter_config(tiny_settings(drafter=drafter), files)
     teacher = load_teacher(files, reused, torch.float32, torch.device("cpu"))
     ids = torch.arange(60, dtype=torch.int32)
     begun = starting_tensors(config, teacher, ids, 1, warm=True)  # of this seed some guesses are right
@@ -132,12 +130,8 @@ def test_a_run_is_what_the_client_writes(files: ModelFiles, reused: int) -> None
     answer = [*PROMPT[:4], 7, *PROMPT[:4]]  # there is something to copy
     (run,) = subject.runs(PROMPT, answer, [9], WritingLimit(12))
     guesser = TextGuesser()
-    client = MoaDrafter(
-        made.states(WeightReader(files), "float32"),
-        reads_memory=True,
-        shape=GrowthShape(breadth=4),
-        guesser=guesser,
-    )
+    new_state = made.states(WeightReader(files), "float32")
+    client = MoaDrafter(new_state, reads_memory=True, shape=GrowthShape(breadth=4), guesser=guesser)
     rows, state = subject._read([*PROMPT, *answer])
     newest = len(PROMPT) + 8
     client.restart(PROMPT)

@@ -1,14 +1,12 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 from unittest.mock import Mock
 
-import moa_training.fit.fit
 import numpy as np
 import pytest
 from moa_shared.drafter.checkpoint import load_checkpoint
-from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
+from moa_shared.errors import CheckpointError, ConfigError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.storage.tensors import map_tensors
 from moa_shared.programs.progress import SilentProgress
@@ -129,24 +127,6 @@ def test_a_killed_run_continues_as_it_would_have(
         assert np.array_equal(tensor, resumed.tensors[name]), name
     steps = [point["step"] for point in read_points(path.parent)]
     assert steps == sorted(set(steps))
-
-
-def test_a_full_disk_keeps_the_last_checkpoint_and_training_continues_from_it(
-    begin: Begin, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = begin(tokens=1500).train()
-    before = path.read_bytes()
-
-    def full(*_: Any) -> None:
-        raise DiskFullError("The checkpoint cannot be written.")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(moa_training.fit.fit, "save_checkpoint", full)
-        with pytest.raises(DiskFullError):
-            begin().train()
-    assert path.read_bytes() == before
-    begin().train()
-    assert read_points(path.parent)[-1]["tokens"] >= 3000
 
 
 def test_another_target_tokenizer_kind_or_run_is_refused(tmp_path: Path, begin: Begin) -> None:

@@ -36,12 +36,16 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
     return resolve(str(folder / "target"), folder / "cache")
 
 
+def reader_of(level: str, files: ModelFiles, reused: int = 2, entries: tuple[int, ...] = ()) -> TargetReader:
+    """Both ways to compute in float32."""
+    if level == "torch":
+        return load_reader(files, reused, "float32", SilentProgress(), entries)
+    return KernelReader(Network(WeightReader(files), files.config, plain=True), reused, entries)
+
+
 @pytest.fixture(params=["torch", "kernels"])
 def reader(request: pytest.FixtureRequest, files: ModelFiles) -> TargetReader:
-    """Both ways to compute in float32."""
-    if request.param == "torch":
-        return load_reader(files, 2, "float32", SilentProgress())
-    return KernelReader(Network(WeightReader(files), files.config, plain=True), 2)
+    return reader_of(request.param, files)
 
 
 def test_a_text_is_read_as_transformers_reads_it(reader: TargetReader, files: ModelFiles) -> None:
@@ -50,11 +54,8 @@ def test_a_text_is_read_as_transformers_reads_it(reader: TargetReader, files: Mo
         model = load_target_model(files, torch.float32)
         expected = model(torch.tensor([ids]), output_hidden_states=True, use_cache=True)
     read = reader.read(ids)
-    exact = isinstance(reader, TorchReader)
-    close: dict[str, Any] = {
-        "atol": 1e-4 if exact else 0.02,
-        "rtol": 0.02,
-    }  # the kernels keep keys and values in float16
+    # The kernels keep keys and values in float16.
+    close: dict[str, Any] = {"atol": 1e-4 if isinstance(reader, TorchReader) else 0.02, "rtol": 0.02}
     np.testing.assert_allclose(read.last_hidden, expected.hidden_states[-1][0], **close)
     assert read.state is not None
     np.testing.assert_allclose(read.state, expected.hidden_states[2][0], **close)
@@ -67,13 +68,9 @@ def test_a_text_is_read_as_transformers_reads_it(reader: TargetReader, files: Mo
 @pytest.mark.parametrize("level", ["torch", "kernels"])
 def test_the_states_that_a_drafter_names_stand_side_by_side(level: str, files: ModelFiles) -> None:
     ids, entries = PROMPTS[1], (3, 0, 1)
-    if level == "torch":
-        reader: TargetReader = load_reader(files, 0, "float32", SilentProgress(), entries)
-    else:
-        reader = KernelReader(Network(WeightReader(files), files.config, plain=True), 0, entries)
     with torch.inference_mode():
         states = load_target_model(files, torch.float32)(torch.tensor([ids]), output_hidden_states=True).hidden_states
-    read = reader.read(ids)
+    read = reader_of(level, files, 0, entries).read(ids)
     assert read.entries is not None
     expected = np.concatenate([states[entry][0] for entry in entries], axis=-1)
     np.testing.assert_allclose(read.entries, expected, atol=0.02, rtol=0.02)
