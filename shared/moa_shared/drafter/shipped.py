@@ -18,7 +18,7 @@ from moa_shared.drafting.guesses import LONGEST_CONTEXT, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError, NotFoundError
 from moa_shared.models.storage.tensors import map_tensors, read_metadata, write_tensors
 from moa_shared.plain_text import parse_json
-from moa_shared.programs.entry import pip_install
+from moa_shared.programs.entry import install_drafters
 
 NGRAMS_FILE = "ngrams.safetensors"
 NGRAMS_TARGET_KEY = "target_fingerprint"  # in the metadata of that file, written by moa-train ngrams
@@ -38,7 +38,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     if folder is None and (folder := drafters_folder()) is None:
         if find_ngrams(target_fingerprint) is None:
             return None
-        hint = f"Install them: {pip_install()} ./drafters in the checkout, or its wheel moa_split_drafters-*.whl."
+        hint = f"Install them: {install_drafters()}."
         raise ConfigError("The drafters of the default model are not installed.", hint=hint)
     for path in sorted(folder.glob(f"*/{DRAFTER_FILE}")):
         if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):

@@ -7,14 +7,18 @@ stranger's.
 import atexit
 import errno
 import gc
+import json
 import os
 import shlex
 import sys
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from importlib.machinery import PathFinder
+from importlib.metadata import distributions
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import click
 
@@ -57,6 +61,8 @@ def run_program(command: click.Command, program: str) -> None:
 
 
 # Modules that a program may lack, by the extra that has them.
+DISTRIBUTION, DRAFTERS_WHEEL = "moa-split", "moa_split_drafters-*.whl"
+
 _MODULES = {
     "torch": "torch transformers accelerate safetensors",
     "train": "zstandard",
@@ -83,8 +89,38 @@ def pip_install() -> str:
 
 
 def install_extra(extra: str) -> str:
-    """How an extra of moa is added to this installation."""
-    return f"{pip_install()} '.[{extra}]' in the checkout, or 'WHEEL[{extra}]' with the path of its wheel"
+    """The command that adds an extra of moa to this installation, from where that came from."""
+    option, source = _origin()
+    if not source:
+        return f"{pip_install()} 'WHEEL[{extra}]', with the path of moa's wheel for WHEEL"
+    whole = f"{source}[{extra}]" if source.startswith("/") else f"{DISTRIBUTION}[{extra}] @ {source}"
+    return f"{pip_install()} {option}{shlex.quote(whole)}"
+
+
+def install_drafters() -> str:
+    """The command that adds the default model's drafters, from the checkout or release that this installation is of."""
+    option, source = _origin()
+    if source.startswith("/"):
+        if Path(source, "drafters").is_dir():
+            return f"{pip_install()} {option}{shlex.quote(f'{source}/drafters')}"
+        for wheel in Path(source).parent.glob(DRAFTERS_WHEEL):
+            return f"{pip_install()} {shlex.quote(str(wheel))}"
+    return f"{pip_install()} {DRAFTERS_WHEEL}, with that file of the release"
+
+
+def _origin() -> tuple[str, str]:
+    """The option and the path or URL that moa was installed with (PEP 610); the latter is empty if it is not known."""
+    # A checkout has metadata too, which say nothing of that.
+    records = (each.read_text("direct_url.json") for each in distributions(name=DISTRIBUTION))
+    told = json.loads(next(filter(None, records), "{}"))
+    url = told.get("url", "")
+    if url.startswith("file:"):
+        path = url2pathname(urlsplit(url).path)
+        is_editable = told.get("dir_info", {}).get("editable", False)
+        return "--editable " if is_editable else "", path if Path(path).exists() else ""
+    if repository := told.get("vcs_info"):
+        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
+    return "", url
 
 
 def open_standard_streams() -> None:
