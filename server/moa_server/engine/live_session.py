@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import wraps
 from itertools import count
 from urllib.parse import unquote
 
+import structlog
 from moa_shared.errors import MoaError, RateLimitError
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.messages import Verdict
@@ -23,6 +25,8 @@ from moa_server.engine.schedule import Rows
 from moa_server.engine.stepper import CodedRows, SessionTensors
 from moa_server.session.memory_feed import MemoryBudget, MemoryFeed
 from moa_server.session.session import Session, SessionPhase
+
+log = structlog.get_logger()
 
 
 class AnswerTrace:
@@ -250,7 +254,16 @@ class AnswerSteps:
 
 
 class Observer:
-    """What happens on a server, a few times for each forward; subclasses override events, which must not raise."""
+    """What happens on a server, a few times for each forward.
+
+    Subclasses override events. What one raises is logged once, for it may come with each forward, and goes no further:
+    it costs no call and no answer.
+    """
+
+    def __init_subclass__(cls) -> None:
+        for name in vars(Observer).keys() & vars(cls).keys():
+            if name.startswith("on_"):
+                setattr(cls, name, _harmless(vars(cls)[name]))
 
     def on_planned(self, waits: Sequence[float]) -> None:
         """A forward begins, for sessions that have waited so many seconds."""
@@ -278,3 +291,19 @@ class Observer:
 
     def on_received(self, kind: FrameBytes, count: int) -> None:
         """So many bytes of frames were read."""
+
+
+def _harmless(event: Callable[..., None]) -> Callable[..., None]:
+    has_told = False
+
+    @wraps(event)
+    def run(*args: object) -> None:
+        nonlocal has_told
+        try:
+            event(*args)
+        except Exception:
+            if not has_told:
+                has_told = True
+                log.exception("observing failed", seen=event.__name__)
+
+    return run

@@ -3,8 +3,9 @@
 from typing import Any, cast
 from unittest.mock import create_autospec
 
+import structlog
 from moa_server.access.limits import Caller, TokenMeter
-from moa_server.engine.live_session import Account, Attachment, Listener, LiveSession
+from moa_server.engine.live_session import Account, Attachment, Listener, LiveSession, Observer
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import RateLimitError
 from moa_shared.protocol.finish_rule import AnswerSettings, Finish
@@ -64,3 +65,19 @@ def test_each_token_is_counted_once() -> None:
         "finish": "unfinished",
         "seconds": 3.0,
     }
+
+
+def test_an_observer_s_defect_costs_no_answer_and_is_logged_once() -> None:
+    class Defective(Observer):
+        def on_forward(self, *_: object) -> None:
+            raise ZeroDivisionError
+
+        def on_call(self, method: str) -> None:
+            raise ZeroDivisionError
+
+    defective = Defective()
+    with structlog.testing.capture_logs() as logs:
+        for _ in range(2):
+            defective.on_forward()
+            defective.on_call("Embed")
+    assert [each["seen"] for each in logs] == ["on_forward", "on_call"]
