@@ -80,6 +80,7 @@ _AROUND = Norms(
     "input_layernorm", "pre_feedforward_layernorm", "post_attention_layernorm", "post_feedforward_layernorm"
 )
 _HEAD_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
+_BIASES = tuple(f"self_attn.{each}_proj.bias" for each in "qkv")
 _SINKS = ("self_attn.sinks", "self_attn.q_proj.bias", "self_attn.o_proj.bias", "mlp.gate.bias")
 _GEMMA = Family(
     _AROUND,
@@ -111,8 +112,8 @@ _GEMMA_4 = Family(
 )
 FAMILIES = {
     "llama": Family(torch=True, gguf=Gguf("llama", pairs_heads=True)),
-    "qwen2": Family(torch=True, gguf=Gguf("qwen2")),
-    "qwen3": Family(torch=True, gguf=Gguf("qwen3", head_norms=True)),
+    "qwen2": Family(needed=_BIASES, torch=True, gguf=Gguf("qwen2")),
+    "qwen3": Family(needed=_HEAD_NORMS, torch=True, gguf=Gguf("qwen3", head_norms=True)),
     "mistral": Family(
         window_every=0,
         torch=True,
@@ -137,6 +138,7 @@ FAMILIES = {
     "gemma3_text": replace(
         _GEMMA,
         window_every=6,
+        needed=_HEAD_NORMS,
         defaults={**_GEMMA.defaults, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0},
         gguf=Gguf("gemma3", keys.gemma3, head_norms=True),
     ),
@@ -154,10 +156,13 @@ FAMILIES = {
         torch=True,
         gguf=Gguf("smollm3", pairs_heads=True),
     ),
-    "olmo2": Family(_AFTER, defaults={"rope_theta": 500000.0}, torch=True, gguf=Gguf("olmo2", head_norms=True)),
+    "olmo2": Family(
+        _AFTER, needed=_HEAD_NORMS, defaults={"rope_theta": 500000.0}, torch=True, gguf=Gguf("olmo2", head_norms=True)
+    ),
     "olmo3": Family(
         _AFTER,
         window_every=4,
+        needed=_HEAD_NORMS,
         defaults={"rope_theta": 500000.0, "sliding_window": 4096},
         torch=True,
         gguf=Gguf("olmo2", keys.olmo3, fits=lambda header: keys.window(header) > 0, head_norms=True),

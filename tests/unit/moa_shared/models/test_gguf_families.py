@@ -110,6 +110,8 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
         (QWEN, {"expert_feed_forward_length": 64}, "do not compute this target: model.layers.0.mlp: Its experts"),
         (OSS, {GATES: None}, "The weights of tiny hold no tensor model.layers.1.mlp.experts.0.gate_proj.weight"),
         (OSS, {"blk.1.attn_sinks.weight": None}, "do not compute this target: model.layers.1 lacks self_attn.sinks"),
+        ("qwen 3", {"blk.1.attn_q_norm.weight": None}, "target: model.layers.1 lacks self_attn.q_norm.weight"),
+        ("qwen 2", {"blk.0.attn_v.bias": None}, "target: model.layers.0 lacks self_attn.v_proj.bias"),
         (OSS, {"blk.1.ffn_up_exps.bias": None}, "do not compute this target: model.layers.1"),
         (OSS, {"blk.1.ffn_gate_inp.weight": np.zeros((5, 64))}, "do not compute this target: model.layers.1.mlp"),
         (GEMMA, {"attention.sliding_window_pattern": [True] * 6}, "TMP/tiny.gguf has a last layer with a window,"),
