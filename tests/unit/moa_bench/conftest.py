@@ -7,7 +7,6 @@ import pytest
 
 @pytest.fixture
 def facts() -> dict[str, Any]:
-    """What every result says about its machine and target."""
     return {
         "machine": {
             "time": "2026-01-02T03:04:05+00:00", "cpu": "A CPU", "cores": 2, "packages": {"numpy": "2"},

@@ -14,7 +14,6 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from inline_snapshot import snapshot
 from moa_bench.registry import CAPACITY, SUITES, choose_parts
 from moa_bench.run import RunJournal, run_suite
 from moa_bench.suite import JsonObject, Result, Suite, SuiteInputs, SuiteRun, with_given
@@ -108,7 +107,6 @@ def opened(path: Path, header: JsonObject = HEADER, **options: Any) -> Iterator[
 
 
 def measure_all(journal: RunJournal) -> list[str]:
-    """Asks for all cells; gives the keys of those that were measured now."""
     measured = []
     for number, key in enumerate(KEYS):
 
@@ -158,10 +156,8 @@ def test_afresh_forgets_and_a_finished_run_leaves_nothing(tmp_path: Path) -> Non
 def test_one_writer_and_one_cell_a_key(tmp_path: Path) -> None:
     path = tmp_path / "j"
     with opened(path) as journal:
-        with raises(
-            ConflictError,
-            snapshot("Another moa-bench writes TMP/j. Let it end, or stop it, and start again: nothing is lost."),
-        ):
+        said = "Another moa-bench writes TMP/j. Let it end, or stop it, and start again: nothing is lost."
+        with raises(ConflictError, said):
             RunJournal(path, HEADER)
         measure_all(journal)
         with pytest.raises(InternalError, match="The suite names two cells 'MoA, round 0'"):

@@ -105,7 +105,6 @@ class Conversation(Subscription):
             self.push_update(event if isinstance(event, Update) else self.told[-1].tell(event))
 
     def permit(self, call: str, permission: Permission) -> None:
-        """The second call is answered elsewhere."""
         self.permitted.append((call, permission))
         self.script(
             Update(CallDecided("one", permission), 1),
@@ -124,8 +123,6 @@ TOO_LONG_WORDS = "Too long. Shorten the prompt, /reset the conversation, or rais
 
 
 class OnAPipe:
-    """Asks, and collects what a pipe is given."""
-
     def __init__(self, conversation: Conversation, settle_seconds: float = 0.0, permit: Permit | None = None) -> None:
         self.out: list[str] = []
         self.remarks: list[str] = []

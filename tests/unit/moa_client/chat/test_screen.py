@@ -36,8 +36,6 @@ TEXT = st.text(alphabet="ab \n漢字\u00e9x", max_size=14)  # pyte wraps before 
 
 
 class Terminal:
-    """A screen with one answer, and a clock."""
-
     def __init__(self, columns: int = COLUMNS, rows: int = ROWS, *, reflows: bool = True) -> None:
         self.screen = Screen(columns, rows, reflows=reflows)
         self.display = Display(columns, rows)
@@ -239,8 +237,6 @@ def decode(tokens: Sequence[int]) -> str:
 
 
 class PromptedPage:
-    """A page, and a prompt that lets it be drawn when it asks for that."""
-
     def __init__(self) -> None:
         self.display = Display(*SIZE)
         self.is_typed_into = False

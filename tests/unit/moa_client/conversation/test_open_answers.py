@@ -145,8 +145,6 @@ def target_text(text: Sequence[int], count: int) -> list[int]:
 
 
 class Shown:
-    """One answer as its reader has put it together from events."""
-
     def __init__(self, number: int) -> None:
         self.number = number
         self.committed: list[int] = []

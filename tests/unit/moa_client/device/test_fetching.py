@@ -146,8 +146,6 @@ async def test_a_server_that_is_replaced_by_one_with_another_drafter_gives_that_
 
 
 class Cut(Server):
-    """Breaks each call after two messages."""
-
     async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
         count = 0
         async for message in super().fetch(request):
@@ -182,8 +180,6 @@ async def test_a_download_continues(
 
 
 class Liar(Server):
-    """Changes what the server says."""
-
     change: Change
 
     async def fetch(self, request: pb.FetchDrafterRequest) -> AsyncIterator[pb.FetchDrafterResponse]:
@@ -203,8 +199,6 @@ def listed(at: int = 0, **fields: Any) -> Change:
 
 
 def sent(change: Callable[[bytes], bytes], later: int = 0) -> Change:
-    """Sends other bytes, or as of a later place."""
-
     def change_chunk(message: pb.FetchDrafterResponse) -> None:
         if message.chunk.data:
             message.chunk.data, message.chunk.offset = change(message.chunk.data), message.chunk.offset + later

@@ -157,7 +157,6 @@ def tile_names(tmp_path: Path) -> list[str]:
 
 
 def is_mapped(parts: TargetParts) -> bool:
-    """Whether the head's tiles are those of a file."""
     memory = parts.head(None, EIGHT_BITS)._parts[0].memory
     base = memory.base
     while isinstance(base, np.ndarray | memoryview):

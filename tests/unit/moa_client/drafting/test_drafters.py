@@ -125,8 +125,6 @@ def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:
 
 
 class WrongDrafter(RecordingDrafter):
-    """Guesses a token that never occurs."""
-
     logits = [0.0] * 49 + [9.0]
 
     def begin(self) -> Rows:
@@ -145,8 +143,6 @@ def tokens_of(text: str) -> list[int]:
 
 
 class Compiler(ToyForms):
-    """Waits until it may compile."""
-
     def __init__(self) -> None:
         super().__init__(END)
         self.may = threading.Event()
@@ -157,8 +153,6 @@ class Compiler(ToyForms):
 
 
 class Flat(WrongDrafter):
-    """Finds all tokens equally likely."""
-
     logits = [0.0] * (END + 1)
 
 

@@ -151,8 +151,6 @@ HI = [{"role": "user", "content": "Hi"}]
 
 
 class Plain(ScriptedSource):
-    """It keeps what its template was given."""
-
     arguments: Mapping[str, Any] = {}
 
     def render(self, given: TemplateInput) -> list[int]:

@@ -62,7 +62,6 @@ LEAST: dict[str, dict[str, Any]] = {
 
 
 def asked(api: str, given: dict[str, Any]) -> ChatAsk:
-    """What a request asks that has no more than it must, and this."""
     ask, _ = PARSERS[api](LEAST[api] | given)
     assert isinstance(ask, ChatAsk)
     return ask
@@ -330,7 +329,6 @@ CALLING = Prompt([1] * 7, None, Hermes(), ToolOffer((Tool("now"),)), find_thinki
 
 
 def form_of(api: str, given: dict[str, Any] | None = None, **more: Any) -> Form:
-    """What an answer is sent as that has not begun."""
     make: Callable[[Answer], Form] = PARSERS[api](LEAST[api] | {"stream": True} | (given or {}))[1]
     return make(made_answer(**more))
 

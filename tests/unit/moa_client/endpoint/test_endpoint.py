@@ -52,8 +52,6 @@ async def chat(client: openai.AsyncOpenAI, **more: Any) -> Any:
 
 
 async def begun(client: openai.AsyncOpenAI, source: ScriptedSource) -> Any:
-    """A stream of which a word has come."""
-
     async def commit() -> None:
         (await source.answer()).commit("Good")
 

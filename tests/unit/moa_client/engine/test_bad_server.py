@@ -206,7 +206,6 @@ class FuzzedServer:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it has said all that it says."""
         return not self._plan
 
     def hear(self, frame: pb.ClientFrame) -> None:
@@ -218,7 +217,6 @@ class FuzzedServer:
         self.ask_id = ask.id or self.ask_id
 
     def next_frame(self) -> bytes | None:
-        """None: the stream ends."""
         if not self._plan:
             return None
         kind, seed = self._plan.pop(0)

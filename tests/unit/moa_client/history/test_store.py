@@ -48,7 +48,6 @@ def store(tmp_path: Path) -> Iterator[HistoryStore]:
 
 
 def say(store: HistoryStore, conversation: str, question: str, answer: str) -> int:
-    """A question with its whole answer."""
     key = store.begin_answer(conversation, question, OPTIONS)
     store.append_committed(key, [1, 2], [PROMPT, TARGET], answer)
     store.end_answer(key, "end_of_text")

@@ -64,7 +64,6 @@ class ToolTalk(Talk):
         super().__init__(engine, box=self.box)
 
     async def call(self, *answer: str) -> Any:
-        """Asks; the first call that is wanted."""
         self.task.ask("When?", OPTIONS)
         await self.until(events.Asked)
         return await self.write("".join(answer))

@@ -14,8 +14,6 @@ from moa_client.host.library import Library
 
 
 class Conversation:
-    """One that is continued as it is kept, or fails."""
-
     engine, task = SimpleNamespace(unsettled=1), SimpleNamespace(is_answering=False)
 
     def __init__(self) -> None:
@@ -44,8 +42,6 @@ IDENTITY = SimpleNamespace(target_fingerprint=b"t", tokenizer_hash=b"k")
 
 
 class Host:
-    """Makes conversations, and knows which were left."""
-
     device = SimpleNamespace(
         identity=IDENTITY,
         companion=SimpleNamespace(fingerprint=b"small".hex()),

@@ -62,7 +62,6 @@ class Talk:
         self.updates: list[Update] = []
 
     async def until(self, kind: type[SurfaceEvent], times: int = 1) -> Update:
-        """Reads to an update of this kind."""
         async with aclosing(cast("Any", self.watch.updates())) as updates:
             async for update in updates:
                 self.updates.append(update)

@@ -51,8 +51,6 @@ class FakeStream:
 
 
 class FakeServer(Server):
-    """Opens such streams."""
-
     def __init__(self) -> None:
         super().__init__("localhost:1", 5.0, 5.0)
         self.streams: list[FakeStream] = []
@@ -63,8 +61,6 @@ class FakeServer(Server):
 
 
 class Harness:
-    """A connection, its server, and its inbox."""
-
     def __init__(self) -> None:
         self.server, self.inbox = FakeServer(), asyncio.Queue[Happened]()
         self.connection = connection.ServerConnection(
@@ -72,13 +68,11 @@ class Harness:
         )
 
     async def opened(self) -> FakeStream:
-        """Opens a stream, if none is open."""
         self.connection.start()
         assert isinstance(await self.next(), connection.StreamOpened)
         return self.server.streams[-1]
 
     async def next(self) -> Happened:
-        """What has happened, and is accepted."""
         happened = await self.inbox.get()
         assert self.connection.accept(happened)
         return happened
@@ -93,7 +87,6 @@ async def harness() -> AsyncIterator[Harness]:
 
 
 async def settled(is_so: Callable[[], bool]) -> None:
-    """Lets the tasks work until something is so."""
     while not is_so():  # noqa: ASYNC110 (what it waits for has no event)
         await asyncio.sleep(0)
 

@@ -40,7 +40,6 @@ class ScriptedServer(Server):
         self.has_answered = asyncio.Event()
 
     def fail(self) -> None:
-        """From now on it does not answer."""
         self.failure = UnavailableError(f"{self.name} is gone.", hint="")
 
     async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:

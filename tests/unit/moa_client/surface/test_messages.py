@@ -108,7 +108,6 @@ OF_TYPE: dict[str, st.SearchStrategy[Any]] = {  # as their classes write them
 
 
 def made(kind: type, **fixed: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """Any object of a class of messages."""
     return st.builds(kind, **{each.name: OF_TYPE[str(each.type)] for each in fields(kind)} | fixed)
 
 
@@ -155,8 +154,6 @@ def test_what_is_no_update_of_a_known_kind_is_not_read_as_another(update: Update
 
 
 class Conversation:
-    """One whose wishes fail by a defect."""
-
     facts = ConversationFacts("id", "", "tiny", "host:1", online=True)
     status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0, server="host:1")
 
@@ -177,8 +174,6 @@ class Conversation:
 
 
 class Surface:
-    """What it asks, and what it was sent."""
-
     def __init__(self, *asked: Mapping[str, Any]) -> None:
         self.sent: list[Mapping[str, Any]] = []
         self.has_left = asyncio.Event()
@@ -311,7 +306,6 @@ def status(server: str, state: LinkState = LinkState.GOOD) -> LinkStatus:
 
 
 def opened(*messages: bytes) -> OpenConversation:
-    """A conversation of which the daemon says this."""
     reader, facts = asyncio.StreamReader(), ConversationFacts("", "", "tiny", "first:1", online=True)
     reader.feed_data(b"".join(messages))
     writer = Mock(is_closing=lambda: False, wait_closed=AsyncMock())

@@ -36,7 +36,6 @@ MARKS = sorted({mark for form in FORMATS for mark in (*form.openings, form.closi
 
 
 def events_of(calls: Sequence[ToolCall]) -> list[Piece]:
-    """What reading these calls gives."""
     return [CallPiece(index, each.name, each.arguments) for index, each in enumerate(calls)]
 
 
@@ -131,7 +130,6 @@ CASES: list[Case] = [
 
 
 def cuts() -> st.SearchStrategy[list[int]]:
-    """Places at which a text is cut."""
     return st.lists(st.integers(0, 400), max_size=12)
 
 
@@ -145,7 +143,6 @@ def texts() -> st.SearchStrategy[str]:
 
 
 def calls_of_tools() -> st.SearchStrategy[ToolCall]:
-    """Calls of the tools, with arguments of their schemas."""
     weather = st.fixed_dictionaries({"city": texts()}, optional={"days": st.integers(-(10**9), 10**9)})
     place = st.fixed_dictionaries(
         {"x": st.floats(-1e6, 1e6, allow_nan=False).map(lambda x: round(x, 3)), "exact": st.booleans()}
@@ -166,7 +163,6 @@ def calls_of_tools() -> st.SearchStrategy[ToolCall]:
 
 
 def model_texts() -> st.SearchStrategy[str]:
-    """Text with marks and parts of calls in any order."""
     parts = [*MARKS, *(mark for each in THINKINGS for mark in each.all), *(text for _, text, _ in CASES)]
     part = st.sampled_from(parts) | st.sampled_from(list(' \n{}[]",;:<`|')) | st.text(max_size=3)
     cut_part = st.tuples(part, st.integers(0, 40)).map(lambda pair: pair[0][: pair[1]])

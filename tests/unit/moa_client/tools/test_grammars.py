@@ -109,7 +109,6 @@ def tokens_of(text: str) -> list[int]:
 
 
 def takes(read: ConstrainedText, tokens: list[int]) -> bool:
-    """Whether these may follow, which are read then."""
     for token in tokens:
         if not read.allowed(NO_TREE)[0][token]:
             return False
@@ -118,7 +117,6 @@ def takes(read: ConstrainedText, tokens: list[int]) -> bool:
 
 
 def may_be(grammar: str, text: str) -> bool:
-    """Whether a whole answer is of a form."""
     read = answer(grammar)
     return takes(read, tokens_of(text)) and bool(read.allowed(NO_TREE)[0][EOS])
 

@@ -29,7 +29,6 @@ WITH_KEY = Access("127.0.0.1", 8674, key=KEY)
 
 
 def refused(check: Callable[[], None]) -> str:
-    """Why something may not be."""
     with pytest.raises(RequestError) as caught:
         check()
     assert caught.value.status in (401, 403)
@@ -137,7 +136,6 @@ def test_the_tables_have_the_user_of_the_clients_end(
 
 @contextmanager
 def ends_of(host: str, to: str = "") -> Iterator[tuple[socket.socket, socket.socket]]:
-    """Both ends of a connection; the second one was accepted."""
     families = [socket.AF_INET6 if ":" in each else socket.AF_INET for each in (host, to or host)]
     with socket.create_server((host, 0), family=families[0]) as listener, socket.socket(families[1]) as client:
         client.connect((to or host, listener.getsockname()[1]))

@@ -49,8 +49,6 @@ class Flood(Response):
 
 
 class Served:
-    """A server with some routes."""
-
     def __init__(self) -> None:
         self.changes = 0
         self.is_asked, self.may_answer, self.is_left = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -95,8 +93,6 @@ class Served:
 
 
 class Client:
-    """One connection."""
-
     def __init__(self, server: WebServer, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._host = f"host: localhost:{server.port}\r\n"
         self.reader, self.writer = reader, writer
@@ -236,8 +232,6 @@ def test_an_error_has_the_form_of_its_path() -> None:
 
 
 class Transport:
-    """What was sent to a browser that says nothing."""
-
     def __init__(self) -> None:
         self.incoming = [{"type": "websocket.connect"}]
         self.sent: list[dict[str, Any]] = []
