@@ -61,7 +61,7 @@ def test_the_device(monkeypatch: pytest.MonkeyPatch, named: str, level: str, see
 @pytest.mark.parametrize(
     ("installed", "dtype", "head_dim", "shape", "reason"),
     [
-        (False, BF16, 64, PLAIN, "flashinfer is not installed: PYTHON -m pip install '.[cuda]' in the checkout"),
+        (False, BF16, 64, PLAIN, "flashinfer is not installed: PYTHON -m pip install --editable 'CHECKOUT[cuda]'"),
         (True, torch.float32, 64, PLAIN, "FlashInfer does not compute in float32"),
         (True, BF16, 96, PLAIN, "FlashInfer has no kernels for heads of 96"),
         (True, BF16, 64, AttentionShape((0, 5)), WINDOWS),
