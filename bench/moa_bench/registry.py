@@ -54,7 +54,7 @@ class CapacityEffort(SettingsBase):
     seconds: float = setting(16.0, "For which they ask, in each way.", "S", ge=1)
     prompts: int = setting(2, "Of each user, asked in turn.", ge=1)
     answer_tokens: int = setting(64, "Of each answer.", flag="--tokens", ge=2)
-    prompt_tokens: tuple[int, ...] = setting((50, 4000), "Of the shortest prompt, then of the longest.", "N", ge=1)
+    prompt_tokens: tuple[int, int] = setting((50, 4000), "Tokens of prompts.", "SHORTEST LONGEST", ge=1)
     seed: int = setting(0, "Of prompts, links and drafts.")
     draft_ms: float = 5.0  # of a draft step of an oracle
     kinds: tuple[Drafts, ...] = setting(
@@ -68,10 +68,10 @@ class CapacityEffort(SettingsBase):
     def __post_init__(self) -> None:
         if list(self.users) != sorted(set(self.users)):
             raise ConfigError(f"The numbers of users are {self.users}.", hint="Give each once, the smallest first.")
-        if len(self.prompt_tokens) != 2 or self.prompt_tokens[0] > self.prompt_tokens[1]:
-            given = " to ".join(map(str, self.prompt_tokens))
-            hint = "Give --prompt-tokens twice: the shortest length, then the longest."
-            raise ConfigError(f"Prompts of {given} tokens do not exist.", hint=hint)
+        shortest, longest = self.prompt_tokens
+        if shortest > longest:
+            hint = "Give the shortest length first, then the longest."
+            raise ConfigError(f"Prompts of {shortest} to {longest} tokens do not exist.", hint=hint)
 
 
 def _refuse_capacity(effort: CapacityEffort, inputs: SuiteInputs) -> None:

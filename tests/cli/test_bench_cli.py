@@ -55,7 +55,7 @@ def measure(tmp_path: Path) -> Measure:
         ("split --link 6g", 2, "There is no link '6g'. There are RTT 0, wired, 5G, 4G"),
         ("single --model ./no-such-folder --quick --json -", 66, "There is no model './no-such-folder'"),
         ("split --shape 135m --acceptance 1.5", 2, "--acceptance is ('1.5',): expected at most 1."),
-        ("capacity --prompt-tokens 90 --prompt-tokens 50", 2, "Prompts of 90 to 50 tokens do not exist."),
+        ("capacity --prompt-tokens 90 50", 2, "Prompts of 90 to 50 tokens do not exist."),
         ("engine --format=q8_0", 2, "--format is not a setting any more. Measure with that one."),
         ("soak --quick", 2, "Version 0.2.0 was the last with `moa-bench soak`. Measure with that one."),
         ("split --acceptance 0.5", 2, "--acceptance needs --shape, or another --model."),

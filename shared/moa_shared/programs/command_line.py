@@ -113,12 +113,14 @@ def _parameter(about: Setting) -> Callable[[Command], Command]:
     text, words = f"{about.text}  [default: {_default_words(about)}]", about.words
     if about.kind is bool:
         return click.option(_declaration(about), about.name, default=None, help=text)
+    parts = get_args(about.kind) if get_origin(about.kind) is tuple else ()
     complete = (lambda ctx, param, begun: [word for word in words if word.startswith(begun)]) if words else None
     return click.option(
         about.flag_of(),
         about.name,
         type=click.Path(path_type=Path) if plain_kind(about.kind) is Path else str,
-        multiple=get_origin(about.kind) is tuple,
+        multiple=Ellipsis in parts,
+        nargs=1 if not parts or Ellipsis in parts else len(parts),
         metavar=_placeholder(about),
         help=text,
         shell_complete=complete,  # None: its type completes it

@@ -31,8 +31,8 @@ _WHOLE = re.compile(r"\s*[+-]?\d+(?:_\d+)*(?:\.0*)?\s*", re.ASCII)
 def read_value(kind: Any, value: object, limits: Mapping[str, float] = {}) -> Any:
     """A value of a setting.
 
-    `kind`: of the field: bool, int, float, str, Path, a Literal of words, tuple[one of them, ...], or one of them or
-    None. `value`: text, or what TOML has. `limits`: of numbers: ge, gt, le, lt. ValueError: what was expected.
+    `kind`: of the field: bool, int, float, str, Path, a Literal of words, a tuple of one, or one or None.
+    `value`: text, or what TOML has. `limits`: of numbers: ge, gt, le, lt. ValueError: what was expected.
     """
     result = _read(kind, value)
     for name, limit in limits.items():
