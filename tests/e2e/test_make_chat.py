@@ -47,7 +47,7 @@ def test_ctrl_c_stops_the_answer_alone(environment: dict[str, str], tmp_path: Pa
         terminal.type("\x03")
         for number in ("2", "3"):  # the server and the link have not heard of it
             terminal.at_prompt(f"Write {number} words.\r")
-            terminal.wait_for(r"\n\w+")
+            terminal.wait_for(rf"Write {number} words\.\s+(?!link )\w")  # and not the status line's first word
         terminal.at_prompt("/q\r")
         assert terminal.end() == 0
     finally:

@@ -270,9 +270,10 @@ async def test_an_error_while_releasing_or_keeping_rows_ends_one_session(
 
 async def test_rows_of_a_forward_that_was_overtaken_or_of_another_stream_are_not_sent(bench: Bench) -> None:
     """Another stream takes a session over while a forward runs; its rows may be those of another drafter."""
-    chunk = Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5)  # whose coding comes after the last forward
+    chunk = Chunk(Plane.MEMORY, 0, 1, Codec.INT4, 5)
     bench.stepper.gate.clear()
     stopped, ear = bench.ask([1], memory=True)
+    await asyncio.to_thread(bench.stepper.entered.wait, 60)  # what is coded now comes after this forward
     stopped.session.on_stop()
     bench.stepper.gate.set()
     await bench.engine.coder.code(stopped, chunk)
