@@ -297,7 +297,7 @@ def _find(spec: str, root: Path, progress: Progress) -> LocalModel | None:
         hint = "Name one of them." if models else "Name a model's folder or file."
         raise ModelSourceError(f"{path} holds {f'several models: {names}' if models else 'no model'}.", hint=hint)
     found = find_model(spec.removeprefix(PREFIX), installed_models())
-    if found is None and spec in PACKAGED:
+    if spec in PACKAGED and (found is None or found.pieces):
         return LocalModel(spec, "package", packaged_file(spec, PACKAGED[spec], root, progress))
     if found is None and (HubModel.parse(spec) is None or path.is_absolute()):
         hint = "Name it as for `moa-server serve`; `moa-server models` shows those on this machine."

@@ -233,7 +233,8 @@ mine/cut.gguf         folder   4 bytes  -       -       -              no: it en
 
 
 def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path) -> None:
-    with serving(FakeHub({"o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()}})) as hub:
+    told: dict[str, object] = {"gguf": {"architecture": "llama"}}  # and nothing of a chat template
+    with serving(FakeHub({"o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()}}, told=told)) as hub:
         environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
 
         def pull(spec: str) -> tuple[int, str, str]:
@@ -243,7 +244,8 @@ def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path)
 
         code, out, err = pull("o/A-GGUF")
         assert (code, out) == (0, "o/A-GGUF:Q8_0\n")
-        assert err.startswith("Fetching o/A-GGUF")
+        words = "o/A-GGUF has no chat template: it continues raw text, and answers no chat.\nFetching o/A-GGUF"
+        assert err.startswith(words)
         code, _, err = pull("o/A-GGUF:Q2_K")
         assert (code, "o/A-GGUF holds no GGUF file 'Q2_K', only A-Q8_0.gguf." in err) == (66, True)
         assert pull("A") == (2, "", "Error: 'A' is no model of a hub. Name OWNER/NAME, or OWNER/NAME:Q4_K_M.\n")

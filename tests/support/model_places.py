@@ -81,6 +81,7 @@ class FakeHub:
         gated: repositories whose terms must be accepted.
         cut_after: bytes after which the next answers with a file break off, one for each.
         lies: hashes that are said of files, in place of the right ones.
+        told: what else is said of repositories.
         asked: method, path and range of each request.
     """
 
@@ -88,6 +89,7 @@ class FakeHub:
     gated: set[str] = field(default_factory=set)
     cut_after: list[int] = field(default_factory=list)
     lies: dict[str, str] = field(default_factory=dict)
+    told: dict[str, object] = field(default_factory=dict)
     asked: list[tuple[str, str, str]] = field(default_factory=list)
     url: str = ""
 
@@ -131,7 +133,7 @@ def serving(hub: FakeHub) -> Iterator[FakeHub]:
                 self._json([{"type": "file", "path": name, **self._entry(name, files[name])} for name in files])
             else:
                 siblings = [{"rfilename": name, **self._entry(name, files[name])} for name in files]
-                self._json({"id": repo, "sha": COMMIT, "siblings": siblings})
+                self._json({"id": repo, "sha": COMMIT, "siblings": siblings, **hub.told})
 
         def _entry(self, name: str, data: bytes) -> dict[str, object]:
             entry: dict[str, object] = {"size": len(data), "blobId": hashlib.sha1(data).hexdigest()}

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
-from moa_shared.models.files import find_weights
+from moa_shared.models.files import RAW_TEXT_ONLY, find_weights
 from moa_shared.models.gguf_entry import find_parts, first_parts, is_model_file, model_name, storage_label
 from moa_shared.models.storage.cache import hash_file, is_disk_full, require_space
 from moa_shared.programs.progress import Progress, Task
@@ -95,7 +95,13 @@ def pull(model: HubModel, progress: Progress) -> Path:
         from huggingface_hub import HfApi
 
         info = HfApi().model_info(repo_id, revision=revision or None, files_metadata=True)
-        names = choose_files(repo_id, [file.rfilename for file in info.siblings or ()], model.wanted)
+        found = [file.rfilename for file in info.siblings or ()]
+        names, told = (
+            choose_files(repo_id, found, model.wanted),
+            info.gguf or (info.config or {}).get("tokenizer_config"),
+        )
+        if told and not told.get("chat_template") and not any(name.startswith("chat_template") for name in found):
+            progress.note(f"{repo_id} has no chat template: {RAW_TEXT_ONLY}.")
         return _served(_fetch(repo_id, revision, info, names, progress), names)
 
 

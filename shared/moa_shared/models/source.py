@@ -16,10 +16,11 @@ from typing import Any
 
 from moa_shared.errors import ChecksumError, MoaError, ModelSourceError, NotFoundError
 from moa_shared.models import gguf_entry, hub
-from moa_shared.models.files import ModelFiles, describe_folder, find_weights, read_config
+from moa_shared.models.files import RAW_TEXT_ONLY, ModelFiles, describe_folder, find_weights, read_config
 from moa_shared.models.gguf_configuration import SMOLLM2_135M_INSTRUCT, make_config
 from moa_shared.models.network.served import check_served
 from moa_shared.models.storage import cache
+from moa_shared.models.storage.gguf_header import read_header
 from moa_shared.models.storage.gguf_vocabulary import check_vocabulary
 from moa_shared.models.storage.tensors import EMBEDDINGS, FINAL_NORM, HEAD, map_tensors
 from moa_shared.models.weights import WeightReader
@@ -41,6 +42,7 @@ class PackagedModel:
     members: tuple[tuple[str, str], ...]  # package and file of its only piece, or of each that it is joined from
     gguf_sha256: str  # nothing of another hash is used
     terms: str = ""  # what a user accepts with the model; empty: an open licence
+    can_chat: bool = True  # it has a chat template
 
 
 DEFAULT_MODEL = PackagedModel(  # Apache-2.0, Hugging Face; packaged in Q4_1 by Simon Willison
@@ -61,6 +63,7 @@ GEMMA_3_270M = PackagedModel(
         for n in range(1, 5)
     ),
     terms="Google's Gemma Terms of Use apply to it: https://ai.google.dev/gemma/terms",
+    can_chat=False,
 )
 PACKAGED = {"default": DEFAULT_MODEL, "gemma3-270m": GEMMA_3_270M}
 
@@ -80,7 +83,8 @@ def packaged_file(name: str, model: PackagedModel, root: Path, progress: Progres
 
 
 def not_installed(name: str, model: PackagedModel) -> ModelSourceError:
-    more = f" {model.terms}." if model.terms else ""
+    more = "" if model.can_chat else f" It has no chat template: {RAW_TEXT_ONLY}."
+    more += f" {model.terms}." if model.terms else ""
     return ModelSourceError(
         f"The {name} model, {model.target_id}, is not installed.",
         hint=f"Install it with `{install_command(model)}`, or name a hub id, a model folder or a GGUF file.{more}",
@@ -132,6 +136,7 @@ class LocalModel:
     name: str  # by which it can be served
     place: str  # who keeps it: "hub", "ollama" and so on
     path: Path  # its GGUF file (the first one of several), or its folder of safetensors
+    pieces: tuple[Path, ...] = ()  # that its GGUF file is joined from when it is used, `path` first; empty: it is whole
 
 
 def installed_models() -> list[LocalModel]:
@@ -140,7 +145,7 @@ def installed_models() -> list[LocalModel]:
     ollama = [Path(named)] if named else [Path.home() / ".ollama" / "models", _OLLAMAS_SERVICE]
     lm_studio = [Path.home() / ".lmstudio" / "models", Path.home() / ".cache" / "lm-studio" / "models"]
     return [
-        *(LocalModel(name, "package", each[0]) for name, each in packaged if each and len(each) == 1),
+        *(LocalModel(name, "package", each[0], each if len(each) > 1 else ()) for name, each in packaged if each),
         *hub_models(hub.hub_cache()),
         *chain.from_iterable(map(_ollama_models, ollama)),
         *(
@@ -235,9 +240,13 @@ def examine(model: LocalModel) -> Examined:
 
 def _examine_gguf(model: LocalModel, facts: dict[str, Any]) -> None:
     facts |= {"files": (model.path,), "nbytes": model.path.stat().st_size}
-    paths = gguf_entry.find_parts(model.path)
-    facts |= {"files": paths, "nbytes": sum(each.stat().st_size for each in paths)}
-    header = gguf_entry.join_headers(gguf_entry.read_parts(paths, arrays=False))
+    paths = model.pieces or gguf_entry.find_parts(model.path)
+    nbytes = sum(each.stat().st_size for each in paths)
+    facts |= {"files": paths, "nbytes": nbytes}
+    if model.pieces:
+        header = read_header(paths[0], arrays=False, file_bytes=nbytes)
+    else:
+        header = gguf_entry.join_headers(gguf_entry.read_parts(paths, arrays=False))
     facts |= {"stored": gguf_entry.file_type(header), "family": header.architecture}
     facts["can_chat"] = bool(header.text("tokenizer.chat_template"))
     config = make_config(header)
@@ -300,7 +309,7 @@ def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
     if on_hub is not None and hub.HUB_ID.fullmatch(spec):
         return _adopt(hub.pulled(on_hub) or hub.pull(on_hub, progress), spec, root, progress)
     found = find_model(spec, installed_models())
-    if found is not None:
+    if found is not None:  # a packaged one was found above
         return _adopt(found.path, found.name, root, progress)
     if on_hub is not None and not spec.startswith("."):
         hint = f"Fetch it from the hub: moa-server pull {spec}, or serve {hub.PREFIX}{spec}."

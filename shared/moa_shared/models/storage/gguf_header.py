@@ -122,14 +122,17 @@ class GgufHeader:
         return value
 
 
-def read_header(path: Path, *, arrays: bool = True) -> GgufHeader:
-    """Read metadata and tensor table; `arrays`: those of texts (the vocabulary) too, which take most of the time."""
+def read_header(path: Path, *, arrays: bool = True, file_bytes: int = 0) -> GgufHeader:
+    """Read metadata and tensor table; `arrays`: those of texts (the vocabulary) too, which take most of the time.
+
+    `file_bytes`: of the whole file, where `path` is only its beginning.
+    """
     try:
         with path.open("rb") as file:
             if file.read(4) != b"GGUF":
                 raise ModelSourceError(f"{path} is not a GGUF file.", hint=DAMAGED)
             with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
-                return _Parser(data, arrays).parse(path)
+                return _Parser(data, arrays, file_bytes or len(data)).parse(path)
     except struct.error as error:
         raise ModelSourceError(f"The GGUF file {path} ends within its header.", hint=DAMAGED) from error
     except (ValueError, OverflowError, OSError) as error:
@@ -137,8 +140,8 @@ def read_header(path: Path, *, arrays: bool = True) -> GgufHeader:
 
 
 class _Parser:
-    def __init__(self, data: mmap.mmap, arrays: bool) -> None:
-        self._data, self._arrays, self._at = data, arrays, 4
+    def __init__(self, data: mmap.mmap, arrays: bool, file_bytes: int) -> None:
+        self._data, self._arrays, self._file_bytes, self._at = data, arrays, file_bytes, 4
 
     def parse(self, path: Path) -> GgufHeader:
         (version,) = self._take("I")
@@ -152,8 +155,8 @@ class _Parser:
         start, tensors = -(-size // alignment) * alignment, {}
         for name, (stored, shape, offset) in table.items():
             nbytes, at = math.prod(shape[:-1]) * stored.row_bytes(shape[-1]), start + offset
-            if at + nbytes > len(self._data):
-                raise ValueError(f"{name} ends at byte {at + nbytes} of {len(self._data)}")
+            if at + nbytes > self._file_bytes:
+                raise ValueError(f"{name} ends at byte {at + nbytes} of {self._file_bytes}")
             tensors[name] = TensorEntry(stored, shape, at, nbytes, path)
         return GgufHeader(path, {k: v for k, v in metadata.items() if v is not None}, tensors, size)
 

@@ -315,9 +315,9 @@ def test_packages_that_are_not_there_or_not_what_they_were(install: Install, cac
     whole, parts = install(1), install(3)
     for model, kind, words in (
         (
-            replace(whole, members=(("none", ""),)),
+            replace(whole, members=(("none", ""),), can_chat=False),
             ModelSourceError,
-            "The some model, tiny, is not installed. Install it with `",
+            "It has no chat template: it continues raw text, and answers no chat. Tiny terms apply.",
         ),
         (
             replace(whole, gguf_sha256="0" * 64),
@@ -333,6 +333,13 @@ def test_packages_that_are_not_there_or_not_what_they_were(install: Install, cac
         with says(kind, words):
             resolve_packaged("some", model, cache, SILENT)
     assert not list(cache.rglob("gguf-*")) + list(cache.rglob("*.gguf*"))
+
+
+def test_a_model_in_pieces_is_listed_before_it_is_joined(install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "PACKAGED", {"tiny": install(3)})
+    [model] = [each for each in installed_models() if each.place == "package"]
+    examined = examine(model)
+    assert (model.name, examined.refusal, len(examined.files)) == ("tiny", None, 3)
 
 
 def test_pieces_are_joined_once(install: Install, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
