@@ -15,7 +15,7 @@ from moa_shared.programs.machine import ms_since
 from moa_shared.protocol.finish_rule import Finish
 from moa_shared.tree import DraftTree
 
-from moa_server.engine.forward_planner import ForwardPart
+from moa_server.engine.forward_planner import ROWS_TOGETHER, ForwardPart
 from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import AnswerSteps, LiveSession, Observer
 from moa_server.engine.schedule import Rows, Schedule
@@ -71,10 +71,15 @@ class RowCoder:
                 live.stream.listener.on_spare_time()
 
     def release(self, part: ForwardPart, *, ended: bool) -> None:
-        """Lets a step's rows go out, its verdict being on the way; `ended`: so has the answer."""
-        live, feed = part.live, part.live.stream.feed
-        if feed is not None and (ended or part.coding.feed is not feed):
-            feed.rows_ready(live.session.cached)
+        """Lets a step's rows go out, its verdict being on the way; `ended`: so has the answer.
+
+        Where there is no time for drafts, it is told of several rows at a time.
+        """
+        live, feed, cached = part.live, part.live.stream.feed, part.live.session.cached
+        if feed is not None and (
+            ended or (part.coding.feed is not feed and (self.has_time or not cached % ROWS_TOGETHER))
+        ):
+            feed.rows_ready(cached)
         for newest in part.coded:
             self._on_coded(live, part.coding.feed, newest, 0.0)
 
@@ -194,7 +199,10 @@ class Committer:
         finish, listener = verification.finish, live.stream.listener
         live.account.on_written(len(verification.taken), len(plan.tree), verification.accepted, finish)
         self._pages.keep(live)
-        _learn(part, arrived, verification, forward)
+        if arrived or self._coder.has_time:
+            _learn(part, arrived, verification, forward)
+        elif live.drafting.record is not None:
+            live.drafting.record.fruitless_steps += 1
         stale = session.pending.take_stale() if listener is not None else 0
         _add_step(forward.steps, part, verification, stale)
         if finish is not Finish.UNFINISHED:
