@@ -339,7 +339,7 @@ def test_a_model_in_pieces_is_listed_before_it_is_joined(install: Install, monke
     monkeypatch.setattr(source, "PACKAGED", {"tiny": install(3)})
     [model] = [each for each in installed_models() if each.place == "package"]
     examined = examine(model)
-    assert (model.name, examined.refusal, len(examined.files)) == ("tiny", None, 3)
+    assert (model.name, examined.family, len(examined.files)) == ("tiny", "llama", 3)
 
 
 def test_pieces_are_joined_once(install: Install, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
