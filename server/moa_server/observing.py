@@ -13,7 +13,6 @@ import time
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from ipaddress import ip_address
 from socketserver import TCPServer
 from typing import Any
 from urllib.parse import urlsplit
@@ -22,6 +21,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import CATALOGUE
+from moa_shared.programs.addresses import ip_of
 from moa_shared.protocol.finish_rule import Finish
 from prometheus_client import (
     CollectorRegistry,
@@ -266,10 +266,8 @@ def names_this_machine(header: str, names: Collection[str]) -> bool:
         name = urlsplit(f"//{header.strip()}").hostname or ""
     except ValueError:
         return False
-    with contextlib.suppress(ValueError):
-        ip_address(name.partition("%")[0])
-        return True
-    return "." not in name or name.endswith(PRIVATE_ENDINGS) or name in names
+    is_address = ip_of(name.partition("%")[0]) is not None
+    return is_address or "." not in name or name.endswith(PRIVATE_ENDINGS) or name in names
 
 
 BEAT_SECONDS = 0.1

@@ -117,7 +117,7 @@ class DraftRecord(TreeAcceptance):
         """
         if not blind:
             self.learn(arrived, taken)
-        right = bool(arrived and taken) and arrived.child_with(ROOT, taken[0]) is not None
+        right = bool(taken) and arrived.child_with(ROOT, taken[0]) is not None
         self.fruitless_steps = 0 if right else self.fruitless_steps + 1
 
 

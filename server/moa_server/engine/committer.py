@@ -199,10 +199,7 @@ class Committer:
         finish, listener = verification.finish, live.stream.listener
         live.account.on_written(len(verification.taken), len(plan.tree), verification.accepted, finish)
         self._pages.keep(live)
-        if arrived or self._coder.has_time:
-            _learn(part, arrived, verification, forward)
-        elif live.drafting.record is not None:
-            live.drafting.record.fruitless_steps += 1
+        _learn(part, arrived, verification, forward, had_time=self._coder.has_time)
         stale = session.pending.take_stale() if listener is not None else 0
         _add_step(forward.steps, part, verification, stale)
         if finish is not Finish.UNFINISHED:
@@ -224,9 +221,14 @@ def _rows_of(parts: Sequence[ForwardPart]) -> Rows:
     )
 
 
-def _learn(part: ForwardPart, arrived: DraftTree, verification: Verification, forward: ForwardFacts) -> None:
+def _learn(
+    part: ForwardPart, arrived: DraftTree, verification: Verification, forward: ForwardFacts, *, had_time: bool
+) -> None:
     record, stream, taken = part.live.drafting.record, part.live.stream, verification.taken
     if record is None or len(part.plan.feed) != 1:  # others read a prompt too
+        return
+    if not (arrived or had_time):  # nobody drafts then
+        record.fruitless_steps += 1
         return
     blind = bool(arrived) and stream.feed is not None and stream.feed.owes(part.live.session.answer_start)
     record.learn_taken(arrived, taken, blind=blind)

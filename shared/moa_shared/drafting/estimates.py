@@ -87,9 +87,6 @@ class TreeAcceptance:
 
     def learn(self, tree: DraftTree, tokens: Sequence[int]) -> None:
         """Records that the target chose these tokens where this tree was drafted."""
-        if not tree:  # most steps of a server with many users
-            self.level.fade()
-            return
         node = ROOT
         for token in tokens:
             children = tree.children.get(node)
