@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
     "server": (("server",), 13035, 67),
-    "shared": (("shared",), 13544, 80),
+    "shared": (("shared",), 13541, 80),
     "training": (("training",), 4481, 26),
     "bench": (("bench",), 5090, 34),
     "netsim": (("netsim",), 4179, 22),
