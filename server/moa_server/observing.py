@@ -22,7 +22,7 @@ from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import CATALOGUE
 from moa_shared.programs.addresses import ip_of
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from prometheus_client import (
     CollectorRegistry,
     Counter,

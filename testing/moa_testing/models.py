@@ -19,7 +19,7 @@ from moa_server.engine.stepper import Outcome, Stepper, Work
 from moa_server.service.services import Served
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.drafting.growing import Growth
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
+from moa_shared.protocol.messages import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling

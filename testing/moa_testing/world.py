@@ -28,8 +28,8 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_server.service.host import Host
 from moa_server.settings import ServerSettings
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 from netsim.core.conditions import Conditions, DelaySpec
 
 from moa_testing.link import Link, LinkSecurity

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from anthropic import AsyncAnthropic, DefaultAsyncHttpxClient
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from ollama import AsyncClient
 
 from tests.support.scripted_answers import MODEL, Script, ScriptedAnswer, ScriptedSource, saying, serving, silence

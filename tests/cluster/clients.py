@@ -15,9 +15,9 @@ from moa_client.link.server import Server
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.programs.config import load_settings
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import Peer

@@ -24,7 +24,7 @@ from moa_client.link.server import SESSION, Server
 from moa_server.service.host import Host
 from moa_server.verifier import Target
 from moa_shared.errors import UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import device

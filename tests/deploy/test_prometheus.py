@@ -18,7 +18,7 @@ import grpc
 import grpc.aio
 import pytest
 import yaml
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 
 from tests.net.server_peer import Peer, generate, tiny_target
 from tests.net.test_server_observed import observed

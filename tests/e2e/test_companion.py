@@ -15,8 +15,8 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Sampling
 

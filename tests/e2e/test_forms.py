@@ -17,7 +17,7 @@ from moa_client.tools.tool import Tool
 from moa_client.tools.turns import ChatMessage, template_input
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 pytestmark = [pytest.mark.timeout(300), pytest.mark.xdist_group("real target"), pytest.mark.long]

@@ -8,7 +8,7 @@ from moa_bench.harness.split_client import SplitClient, load_split_device
 from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.programs.run_loop import make_runner
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 
 pytestmark = [pytest.mark.xdist_group("real target")]
 QUESTION = "Explain to a child, in four long paragraphs, why the sky is blue."

@@ -17,8 +17,8 @@ from moa_client.link.server import Server
 from moa_server.app import RunningServer, start
 from moa_server.service.host import Host
 from moa_server.verifier import Target
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 from moa_testing import Screen as SeenScreen

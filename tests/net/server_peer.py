@@ -24,10 +24,10 @@ from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.constraints.compiler import ConstraintCompiler
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.memory_codec import decode as decode_rows
+from moa_shared.protocol.messages import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.protobuf_messages import VerdictReader, rows_from_proto, settings_to_proto
 from moa_shared.sampling.coupling import select

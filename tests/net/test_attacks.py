@@ -25,8 +25,8 @@ from moa_shared.errors import (
     TokenRangeError,
     TreeError,
 )
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 

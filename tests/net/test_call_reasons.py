@@ -27,8 +27,8 @@ from moa_server.access.keys import Gate, KeyBook, KeyEntry, hash_of
 from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, MoaError, UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 
 from tests.net.client_device import device
 from tests.net.client_talk import PROMPT, Screen, server_at, talking_to, watch

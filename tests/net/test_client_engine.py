@@ -30,9 +30,8 @@ from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors, load_checkp
 from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.growing import GrowthShape
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.messages import AnswerSettings, Plane
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Sampling
 

@@ -21,8 +21,8 @@ from moa_client.link.stream import Stream, StreamTraffic
 from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import MoaError, NoFormsError, OverloadedError, UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc, error_status
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 from netsim import LinkHandle, open_link

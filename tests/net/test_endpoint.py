@@ -21,7 +21,7 @@ from moa_client.web.access import Access
 from moa_client.web.server import bind, make_app, serve
 from moa_server.app import RunningServer
 from moa_server.verifier import Target
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling
 

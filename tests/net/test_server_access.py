@@ -21,9 +21,9 @@ from moa_server.app import RunningServer
 from moa_server.service.admission import MOST_LINES, pause_seconds
 from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, MoaError, RateLimitError
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 from structlog.testing import capture_logs
 
 from tests.net.client_device import device, stepper

@@ -16,8 +16,8 @@ from moa.v1 import moa_pb2_grpc
 from moa_server.app import RunningServer
 from moa_server.engine.stepper import Stepper
 from moa_server.verifier import Target
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
+from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling, WantedChances

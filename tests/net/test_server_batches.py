@@ -15,8 +15,8 @@ from moa_server.engine.stepper import Outcome, SessionTensors, Stepper, Work
 from moa_server.session.session import SessionPhase
 from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import InternalError
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import VOCAB, Peer, channel_to, make_host, plain_text, serving, toy_source, until

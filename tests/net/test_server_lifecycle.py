@@ -25,8 +25,8 @@ from moa_server.service.host import Host
 from moa_server.session.memory_feed import most_nbytes
 from moa_server.verifier import Target, TargetOutput
 from moa_shared.errors import ConfigError, OverloadedError, UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
+from moa_shared.protocol.messages import AnswerSettings
 
 from tests.net.server_peer import (
     CONTEXT,

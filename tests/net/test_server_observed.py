@@ -26,8 +26,8 @@ from moa_server.verifier import Target
 from moa_shared.errors import NotFoundError
 from moa_shared.models import resolve
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.tracing import begin_span, use_provider
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider

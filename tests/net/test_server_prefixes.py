@@ -23,7 +23,7 @@ from moa_server.service.host import Host
 from moa_server.session.memory_feed import most_nbytes
 from moa_server.verifier import Target, TargetOutput
 from moa_server.verifier.kernel_target import KernelCache
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.net.client_device import device

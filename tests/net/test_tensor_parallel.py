@@ -19,7 +19,7 @@ from moa_client.conversation.events import Committed, Event, ExecutionChanged, S
 from moa_server.loading import memory_source
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint import load_checkpoint
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Sampling
 

@@ -25,7 +25,7 @@ from moa_client.surface.messages import ConversationFacts, Fields
 from moa_client.tools.thinking import ReasoningMarks
 from moa_client.tools.tool import AnsweredCall, ToolCall
 from moa_shared.errors import ConflictError, NotFoundError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 SERVER, MODEL = "lab.example:50051", "SmolLM2-135M-Instruct"

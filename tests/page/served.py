@@ -12,7 +12,7 @@ from moa_client.conversation.options import AnswerOptions
 from moa_client.page.routes import page_routes
 from moa_client.web.access import Access
 from moa_client.web.server import WebServer, bind, make_app, serve
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from playwright.sync_api import ConsoleMessage, Locator, Page, expect
 
 from tests.page.fake_daemon import FakeBackend, Script

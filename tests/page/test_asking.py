@@ -7,7 +7,7 @@ from moa_client.conversation import events
 from moa_client.conversation.events import LinkState, Provenance
 from moa_client.conversation.options import AnswerOptions
 from moa_client.tools.thinking import ReasoningMarks
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from playwright.sync_api import expect
 
 from tests.page.conftest import Ask, Open, Serve

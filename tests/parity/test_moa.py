@@ -333,7 +333,7 @@ def test_chains_with_reused_layers(reference: Reference, reused_layers: int) -> 
 def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
     """The authors' end-of-text case, through the server's own rule for where an answer ends."""
     from moa_server.session.session import Session, SessionLimits
-    from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+    from moa_shared.protocol.messages import AnswerSettings, Finish
 
     end = reference.manifest["inference"]["eos_case"]["eos_token_id"]
     prompt = reference.infer["prompt_ids"].tolist()

@@ -25,7 +25,7 @@ from moa_client.conversation.events import (
     Settled,
 )
 from moa_client.conversation.figures import Figures
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 
 
 def decode_bytes(tokens: Sequence[int]) -> str:

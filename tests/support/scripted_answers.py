@@ -35,7 +35,7 @@ from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import Access
 from moa_client.web.server import WebServer, bind, make_app, serve
 from moa_shared.errors import MoaError, ModelSourceError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import NOTHING_SAID, TokenChances
 
 MODEL = "scripted/model"

@@ -31,10 +31,9 @@ from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.drafting.growing import Growth
 from moa_shared.errors import MoaError, UnavailableError
-from moa_shared.protocol import finish_rule
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol import messages
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ask, Draft, Verdict
+from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, Verdict
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
@@ -539,7 +538,7 @@ def any_link(chance: random.Random) -> Conditions:
 @pytest.mark.parametrize("first", range(0, CHATS, CHATS_TOGETHER))
 def test_a_user_who_stops_gets_the_targets_text_too(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("LOOP_TOKENS", 24), ("LONGEST_RUN", 8), ("LOOK_EVERY", 4)):
-        monkeypatch.setattr(finish_rule, name, value)  # the guard against loops ends texts of a simulation's length
+        monkeypatch.setattr(messages, name, value)  # the guard against loops ends texts of a simulation's length
     for seed in range(first, first + CHATS_TOGETHER):
         chance = random.Random(seed)
         link, trees = any_link(chance), chance.random() < 0.5

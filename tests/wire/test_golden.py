@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
-from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec, encode
+from moa_shared.protocol.messages import Finish
 
 IDENTITY = pb.Identity(
     target_id="t",

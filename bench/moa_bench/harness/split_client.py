@@ -22,9 +22,9 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_shared.errors import DataError
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 ANSWER_TIMEOUT_S = 300.0  # of a whole answer: the longest measured ones take half a minute

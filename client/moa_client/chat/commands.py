@@ -9,7 +9,7 @@ from pathlib import Path
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 from moa_shared.plain_text import plain_line
 from moa_shared.programs.config import load_settings
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import SEED_LIMIT
 
 from moa_client.chat import messages

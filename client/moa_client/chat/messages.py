@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moa_shared.plain_text import plain_line, without_controls
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from rich.filesize import decimal
 
 from moa_client.conversation import events

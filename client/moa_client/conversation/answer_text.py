@@ -16,7 +16,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from moa_shared.errors import ConflictError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 
 from moa_client.conversation import events
 from moa_client.conversation.events import TextRun, fitted, joined, runs_of

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Ask, Draft, Verdict
+from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree import ROOT, DraftTree, StreamedTree, is_chain

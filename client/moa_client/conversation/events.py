@@ -14,7 +14,7 @@ from enum import Enum, auto
 from typing import Literal
 
 from moa_shared.errors import MoaError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import TokenChances
 
 from moa_client.conversation.options import OPEN, AnswerOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 
 from moa_client.conversation.events import LinkState
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 
 from moa_shared.errors import InternalError, MoaError, ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import AnswerSettings, Ask, Finish, FinishRule
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import WORTH_KEEPING

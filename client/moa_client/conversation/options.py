@@ -8,7 +8,7 @@ from secrets import randbits
 from typing import Any
 
 from moa_shared.errors import ConfigError
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling, SamplingDefaults, WantedChances
 
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall

@@ -37,9 +37,8 @@ from moa_shared.models.tiles import map_some_tiles
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.models.weights import layer_names
 from moa_shared.programs.progress import Progress, SilentProgress
-from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.handshake_checks import check_identity
-from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.messages import AnswerSettings, FinishRule, Plane
 from moa_shared.sampling.settings import NOTHING_SAID, Constraint, SamplingDefaults
 
 from moa_client.device import sources as here

@@ -14,7 +14,7 @@ from typing import Any
 
 from moa_shared.errors import MoaError, RateLimitError, UnavailableError
 from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import TokenChances
 
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from pydantic import BeforeValidator, Field
 
 from moa_client.conversation.options import AnswerOptions, draw_seed

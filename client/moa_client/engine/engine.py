@@ -15,8 +15,8 @@ from typing import assert_never
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MismatchError, MoaError, NoFormsError, ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 
 from moa_client.conversation.conversation import Conversation, ConversationState, Turn
 from moa_client.conversation.events import Committed, Event, Provisional

@@ -16,9 +16,8 @@ from dataclasses import replace
 
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, NoFormsError, ProtocolError, RateLimitError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
-from moa_shared.protocol.messages import Ask, Memory, Plane, Verdict
+from moa_shared.protocol.messages import AnswerSettings, Ask, Finish, Memory, Plane, Verdict
 from moa_shared.protocol.protobuf_messages import ask_to_proto, thin_memory_to_proto
 from moa_shared.tree import DraftTree
 

@@ -7,7 +7,7 @@ shown. After an error nothing more may be recorded: what is stored is the conver
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update

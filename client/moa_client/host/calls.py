@@ -10,7 +10,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from moa_shared.plain_text import marked_text
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Turn

@@ -12,7 +12,7 @@ from contextlib import aclosing, suppress
 from dataclasses import replace
 
 from moa_shared.errors import ConfigError, ConflictError, OverloadedError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 from moa_shared.tracing import begin_span
 

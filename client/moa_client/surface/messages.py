@@ -16,7 +16,7 @@ from typing import Any, TypeVar, get_args
 
 from moa_shared.errors import ConfigError, DataError, MoaError, error_from_code
 from moa_shared.plain_text import parse_request
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import TokenChances
 
 from moa_client.conversation import events

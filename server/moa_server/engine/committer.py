@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from moa_shared.programs.machine import ms_since
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.tree import DraftTree
 
 from moa_server.engine.forward_planner import ROWS_TOGETHER, ForwardPart

@@ -15,8 +15,7 @@ from urllib.parse import unquote
 
 import structlog
 from moa_shared.errors import MoaError, RateLimitError
-from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.messages import Verdict
+from moa_shared.protocol.messages import Finish, Verdict
 from moa_shared.tracing import begin_span
 
 from moa_server.access.limits import Caller, TokenMeter

@@ -26,10 +26,9 @@ from moa_shared.errors import (
     TreeError,
     UnavailableError,
 )
-from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ask, Verdict
+from moa_shared.protocol.messages import Ask, Finish, Verdict
 from moa_shared.protocol.protobuf_messages import DraftReader, constraint_from_proto, thin_memory_from_proto
 from moa_shared.tracing import is_traced
 

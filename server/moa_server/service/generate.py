@@ -21,8 +21,7 @@ from moa_shared.errors import (
     RateLimitError,
 )
 from moa_shared.models.files import Pooling
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Ask, Verdict
+from moa_shared.protocol.messages import AnswerSettings, Ask, Finish, Verdict
 from moa_shared.protocol.protobuf_messages import chances_to_proto, settings_from_proto
 from moa_shared.tracing import is_traced
 

@@ -15,8 +15,7 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ConfigError, ModelSourceError, NoFormsError, OverloadedError
 from moa_shared.models.files import GGUF_KEY, ModelFiles, Pooling
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import AnswerSettings, Ask
 from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 from moa_shared.protocol.protobuf_messages import ask_from_proto
 from moa_shared.sampling.settings import Constraint

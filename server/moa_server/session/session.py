@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from moa_shared.errors import ContextLengthError, ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.messages import Ask, Draft, Verdict
+from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, FinishRule, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import TokenChances
 from moa_shared.tree import DraftTree, check_tokens

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 from moa_shared.errors import ConfigError, ProtocolError
-from moa_shared.protocol.finish_rule import Finish, FinishRule
-from moa_shared.protocol.messages import Draft
+from moa_shared.protocol.messages import Draft, Finish, FinishRule
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.coupling import permitted, process_logits, select
 from moa_shared.sampling.scores import Scores, TextBefore, largest, log_softmax

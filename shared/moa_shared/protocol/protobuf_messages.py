@@ -14,9 +14,8 @@ from typing import Any, TypeVar
 from moa.v1 import moa_pb2 as pb
 
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, ThinMemory, Verdict
+from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, Memory, Plane, ThinMemory, Verdict
 from moa_shared.sampling.settings import (
     REPEAT_LAST_N,
     Constraint,

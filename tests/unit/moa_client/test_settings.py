@@ -19,7 +19,7 @@ from moa_client.settings import SECTION, ClientSettings
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.programs.machine import Check
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
 
 from tests.support.messages import raises, says

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.messages import Ask, Draft
+from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, FinishRule
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 

@@ -35,7 +35,7 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.link.stream import Stream
 from moa_shared.errors import InternalError, MismatchError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.sampling.settings import Sampling
 from moa_testing import Chat, Companion, World, simulate
 from moa_testing.models import IDENTITY, device

@@ -30,7 +30,7 @@ from moa_client.surface.messages import ConversationFacts
 from moa_server.access import limits
 from moa_server.access.limits import anonymous
 from moa_shared.errors import MismatchError, OverloadedError
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 from moa_testing import Chat, World
 from moa_testing.models import VOCAB, decode, device

@@ -28,9 +28,9 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_shared.programs.progress import make_progress
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 from moa_bench.harness.links import EmulatedLink, linked

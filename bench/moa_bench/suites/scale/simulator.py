@@ -23,9 +23,8 @@ from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.drafting.growing import Growth
 from moa_shared.errors import InternalError
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ack, Draft, Verdict
+from moa_shared.protocol.messages import Ack, AnswerSettings, Draft, Verdict
 from moa_shared.protocol.protobuf_messages import DraftWriter, VerdictWriter
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree

@@ -15,7 +15,7 @@ from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
 from moa_shared.models.files import asked_sampling
 from moa_shared.programs.progress import Progress, make_progress
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from moa_bench.harness.child import Child, WorkerProcess, running_server, running_workers

@@ -29,9 +29,8 @@ from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.files import end_of_text
 from moa_shared.programs.machine import ms_since
 from moa_shared.programs.progress import Progress
-from moa_shared.protocol.finish_rule import AnswerSettings
+from moa_shared.protocol.messages import AnswerSettings, Plane
 from moa_shared.protocol.messages import Ask as AskMessage
-from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 

@@ -19,7 +19,7 @@ from moa_shared.models import WeightReader, resolve
 from moa_shared.models.gguf_entry import file_type
 from moa_shared.models.storage.gguf_header import read_header
 from moa_shared.programs.progress import SilentProgress
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 
 from tests.support.messages import raises
 

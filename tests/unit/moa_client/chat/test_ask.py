@@ -41,7 +41,7 @@ from moa_client.conversation.events import (
 from moa_client.conversation.options import AnswerOptions
 from moa_client.surface.conversation import OpenConversation, Subscription
 from moa_shared.errors import ContextLengthError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 
 from tests.support.answer_events import Told, letters
 from tests.support.messages import raises

@@ -51,7 +51,7 @@ from moa_client.surface.conversation import OpenConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.thinking import ReasoningMarks
 from moa_shared.errors import ContextLengthError, DataError, MoaError, UnavailableError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import TokenChances
 
 from tests.support.answer_events import Told, letters

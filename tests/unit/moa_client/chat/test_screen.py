@@ -24,7 +24,7 @@ from moa_client.conversation.events import (
 )
 from moa_shared.errors import ContextLengthError
 from moa_shared.plain_text import without_controls
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from wcwidth import wcswidth
 
 from tests.support.answer_events import Told

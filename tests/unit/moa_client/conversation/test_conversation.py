@@ -32,9 +32,8 @@ from moa_server.session.verification import PendingDraft
 from moa_shared.drafting.growing import Growth
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Verdict
+from moa_shared.protocol.messages import AnswerSettings, Finish, FinishRule, Verdict
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree import DraftTree

@@ -13,8 +13,7 @@ from moa_client.conversation.answer_text import WORTH_KEEPING
 from moa_client.conversation.conversation import Conversation, Phase
 from moa_client.conversation.open_answers import OpenAnswers
 from moa_shared.errors import ContextLengthError, DataError, ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.messages import Ask, Verdict
+from moa_shared.protocol.messages import AnswerSettings, Ask, Finish, FinishRule, Verdict
 from moa_shared.tree import DraftTree
 
 from tests.support.messages import raises, says

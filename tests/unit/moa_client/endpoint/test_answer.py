@@ -34,7 +34,7 @@ from moa_client.tools.answer_reader import ReasoningPiece, TextPiece
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import RequestError
 from moa_shared.errors import ContextLengthError, MismatchError, OverloadedError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import NOTHING_SAID, Constraint, ConstraintKind, TokenChances
 
 from tests.support.family_templates import GPT_OSS, QWEN

@@ -28,7 +28,7 @@ from moa_client.tools.thinking import find_thinking
 from moa_client.tools.tool import Tool, ToolCall, ToolOffer, ToolResult
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.access import RequestError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import Constraint, ConstraintKind, WantedChances, choice_of
 from starlette.routing import Route
 

@@ -20,7 +20,7 @@ from moa_client.history.store import HistoryStore
 from moa_client.web.access import Access
 from moa_client.web.server import make_app
 from moa_shared.errors import DiskFullError, OverloadedError, UnavailableError
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from openai.types.responses import FunctionToolParam, ResponseFunctionToolCall
 
 from tests.support.scripted_answers import (

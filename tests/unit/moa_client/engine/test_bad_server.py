@@ -24,9 +24,9 @@ from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import Fleet
 from moa_server.verifier import Target
 from moa_shared.errors import InternalError, MoaError, ProtocolError, UnavailableError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec, row_bytes
+from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_testing import World, simulate
 from moa_testing.models import SimulatedExecutor

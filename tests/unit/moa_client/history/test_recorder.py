@@ -17,8 +17,7 @@ from moa_client.history.reading import ConversationOrigin, StoredAnswer
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.history.store import HistoryStore
 from moa_shared.errors import InternalError
-from moa_shared.protocol.finish_rule import Finish
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import Ask, Finish
 
 from tests.support.skipping import examples
 from tests.unit.moa_client.conversation.test_open_answers import VOCAB, AnyOrder, Shown

@@ -29,8 +29,7 @@ from moa_client.history.reading import (
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.store import LOCKS, HistoryStore
 from moa_shared.errors import ConflictError, DiskFullError, HistoryError, NotFoundError
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Verdict
+from moa_shared.protocol.messages import AnswerSettings, Verdict
 
 from tests.support.messages import says
 from tests.support.programs import environment

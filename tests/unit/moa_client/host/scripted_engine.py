@@ -10,7 +10,7 @@ from unittest.mock import AsyncMock
 from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
 from moa_client.conversation.figures import Figures, LinkStatus
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
+from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.sampling.settings import NOTHING_SAID
 
 from tests.support.answer_events import PlainTokenizer, letters

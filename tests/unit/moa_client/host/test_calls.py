@@ -17,7 +17,7 @@ from moa_client.host.calls import DENIED_WORDS, MOST_RESULT
 from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import MOST_ROUNDS
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 
 from tests.support.answer_events import PlainTokenizer
 from tests.support.tool_calls import NOW, WEATHER

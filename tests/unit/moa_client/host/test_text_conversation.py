@@ -35,7 +35,7 @@ from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import TextConversation
 from moa_client.surface.messages import ConversationFacts
 from moa_shared import errors
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
 from tests.support.answer_events import letters

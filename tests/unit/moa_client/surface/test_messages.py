@@ -48,7 +48,7 @@ from moa_client.surface.conversation import MOST_UNREAD, OpenConversation, Subsc
 from moa_client.surface.messages import ConversationFacts, encode_line, fields_of, opened_fields, options_of, update_of
 from moa_client.tools.tool import AnsweredCall
 from moa_shared.errors import CATALOGUE, ConfigError, InternalError, OverloadedError, error_from_code
-from moa_shared.protocol.finish_rule import Finish
+from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import TokenChances, WantedChances
 
 from tests.support.messages import raises, says

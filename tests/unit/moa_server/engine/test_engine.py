@@ -17,9 +17,8 @@ from moa_server.session.memory_feed import Chunk, MemoryFeed
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
 from moa_shared.errors import InternalError, MoaError, TokenRangeError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import THIN, Ask, Draft, Plane, ThinMemory, Verdict
+from moa_shared.protocol.messages import THIN, AnswerSettings, Ask, Draft, Finish, Plane, ThinMemory, Verdict
 from moa_shared.tree import DraftTree
 
 ANSWER = AnswerSettings(max_tokens=3)

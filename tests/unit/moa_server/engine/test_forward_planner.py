@@ -17,9 +17,8 @@ from moa_server.engine.stepper import SessionTensors
 from moa_server.session.memory_feed import MemoryFeed
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import StepPlan
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ask, Draft, Plane
+from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Plane
 
 TOKENS = count(1)
 CHUNK = 4

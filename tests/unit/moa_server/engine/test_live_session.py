@@ -8,8 +8,7 @@ from moa_server.access.limits import Caller, TokenMeter
 from moa_server.engine.live_session import Account, Attachment, Listener, LiveSession, Observer
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import RateLimitError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import AnswerSettings, Ask, Finish
 
 
 def test_a_session_is_idle_without_an_answer_for_a_client_and_without_a_forward() -> None:

@@ -16,8 +16,7 @@ from moa_server.engine.shared_pages import PrefixIndex, TextPage
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import ContextLengthError, OverloadedError
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import AnswerSettings, Ask
 
 from tests.support.counted import Clock
 from tests.support.skipping import examples

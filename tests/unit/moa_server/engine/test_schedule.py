@@ -22,8 +22,7 @@ from moa_server.engine.schedule import (
 )
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import AnswerSettings, Ask
 from moa_shared.tree import ROOT, DraftTree
 
 NUMBERS = count()

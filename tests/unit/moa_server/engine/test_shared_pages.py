@@ -22,9 +22,8 @@ from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import Verification
 from moa_server.verifier import Target
 from moa_server.verifier.kernel_target import KernelCache
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.memory_codec import Codec, row_bytes
-from moa_shared.protocol.messages import Ask, Plane
+from moa_shared.protocol.messages import AnswerSettings, Ask, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.support.skipping import examples

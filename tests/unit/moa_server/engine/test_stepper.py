@@ -9,9 +9,8 @@ from moa_server.engine.stepper import CodedRows, NewestRows, SessionTensors, Ste
 from moa_server.session.memory_feed import Chunk
 from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_server.verifier import Target
-from moa_shared.protocol.finish_rule import AnswerSettings, FinishRule
 from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
-from moa_shared.protocol.messages import Plane
+from moa_shared.protocol.messages import AnswerSettings, FinishRule, Plane
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree

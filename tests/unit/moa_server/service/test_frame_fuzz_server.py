@@ -19,8 +19,8 @@ from moa_server.service.converse import ConverseStream
 from moa_server.service.generate import Generation
 from moa_server.service.host import Host
 from moa_shared.errors import InternalError, MoaError
-from moa_shared.protocol.finish_rule import AnswerSettings
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
+from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.protobuf_messages import VerdictReader, settings_to_proto
 from moa_shared.sampling.settings import Sampling

@@ -12,9 +12,8 @@ from moa_server.service import frame_writer
 from moa_server.service.frame_writer import QUEUE_BYTES, BoundedWriter, FrameWriter, RowSource, merge_verdicts
 from moa_server.session.memory_feed import CHUNK_ROWS, START_BYTES, Chunk, MemoryFeed
 from moa_shared.errors import InternalError, MoaError, UnavailableError
-from moa_shared.protocol.finish_rule import Finish
 from moa_shared.protocol.memory_codec import Codec, row_bytes
-from moa_shared.protocol.messages import Plane, Verdict
+from moa_shared.protocol.messages import Finish, Plane, Verdict
 from moa_shared.protocol.protobuf_messages import VerdictReader, rows_from_proto
 
 ROW = row_bytes(Codec.BF16, 4)

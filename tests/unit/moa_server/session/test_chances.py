@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_server.session.session import Session, SessionLimits, SessionPhase
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import AnswerSettings, Ask
 from moa_shared.sampling.coupling import process_logits
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from moa_server.session.session import Session, SessionLimits
 from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_shared.errors import ConfigError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import AnswerSettings, Ask, Finish
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from moa_shared.tree import DraftTree
 

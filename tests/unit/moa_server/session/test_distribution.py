@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 from moa_server.session.verification import StepPlan, Verification
-from moa_shared.protocol.finish_rule import AnswerSettings
-from moa_shared.protocol.messages import Ask
+from moa_shared.protocol.messages import AnswerSettings, Ask
 from moa_shared.sampling.coupling import process_logits
 from moa_shared.sampling.scores import TextBefore, adjusted
 from moa_shared.sampling.settings import Sampling

@@ -8,8 +8,7 @@ import pytest
 from moa_server.session.session import Backlog, Session, SessionLimits
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.errors import ContextLengthError, ProtocolError, TokenRangeError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
-from moa_shared.protocol.messages import Ask, Draft
+from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
 

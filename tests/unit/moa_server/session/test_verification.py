@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from moa_server.session import verification as pending_module
 from moa_server.session.verification import FRAME_NODES, NO_DRAFT, PendingDraft, StepPlan, Verification
 from moa_shared.errors import ProtocolError, TreeError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish, FinishRule
-from moa_shared.protocol.messages import Draft
+from moa_shared.protocol.messages import AnswerSettings, Draft, Finish, FinishRule
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, StreamedTree

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.finish_rule import AnswerSettings, Finish
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import Ask, Draft, Memory, Plane, Verdict
+from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, Memory, Plane, Verdict
 from moa_shared.protocol.prefix_hash import SHORT_HASH
 from moa_shared.protocol.protobuf_messages import (
     DraftReader,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.protocol.finish_rule import (
+from moa_shared.protocol.messages import (
     LONGEST_RUN,
     LOOK_EVERY,
     LOOP_TOKENS,
