@@ -21,7 +21,7 @@ from moa_shared.drafter.shipped import (
     require_shipped_drafter,
     shipped_drafter,
 )
-from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.guesses import NgramTable
 from moa_shared.errors import CheckpointError, ConfigError

@@ -7,7 +7,7 @@ import numpy as np
 from moa_server.drafting.draft_decision import MemorySource, OwnDrafter
 from moa_server.drafting.session_drafter import ROWS_TOGETHER
 from moa_server.verifier import Request, Target
-from moa_shared.drafting.base import Rows
+from moa_shared.drafting.drafts import Rows
 from moa_shared.protocol.messages import Plane
 
 from tests.net.server_peer import toy_source

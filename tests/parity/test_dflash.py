@@ -12,7 +12,7 @@ import pytest
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.dflash import BlockState
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafting.dynamic_tree import draft_chain
+from moa_shared.drafting.drafts import draft_chain
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.sampling.settings import Sampling
 from safetensors.torch import load_file, save_file

@@ -12,7 +12,7 @@ from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.baseline import BaselineState
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, find_candidates
+from moa_shared.drafting.drafts import TreeShape, draft_chain, find_candidates
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import longest_path

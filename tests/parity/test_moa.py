@@ -11,7 +11,7 @@ from moa_server.verifier import Target
 from moa_shared.drafter.kinds.moa import KernelEncoder
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.kinds.weights import ArrayWeights
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree, find_candidates
+from moa_shared.drafting.drafts import TreeShape, draft_chain, draft_tree, find_candidates
 from moa_shared.protocol.messages import Ask, Draft
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, ancestor_matrix, longest_path

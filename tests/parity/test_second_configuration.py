@@ -16,7 +16,7 @@ from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.kinds.weights import ArrayWeights
-from moa_shared.drafting.dynamic_tree import draft_chain
+from moa_shared.drafting.drafts import draft_chain
 from moa_shared.sampling.settings import Sampling
 from moa_training.objective.moa import TrainingDrafter
 from moa_training.teacher.teacher import Activations

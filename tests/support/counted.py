@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.drafting.base import Rows, TokenIds
+from moa_shared.drafting.drafts import Rows, TokenIds
 
 
 class Clock:

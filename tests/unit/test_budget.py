@@ -14,29 +14,29 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 20984, 109),
+    "client": (("client",), 20980, 109),
     "client: endpoint": (("client/moa_client/endpoint",), 2741, 11),
     "client: tools": (("client/moa_client/tools",), 1692, 8),
     "client: link": (("client/moa_client/link",), 2017, 9),
     "client: chat": (("client/moa_client/chat",), 2349, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4923, 25,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4920, 25,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2655, 13,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2654, 13,
     ),
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
-    "server": (("server",), 13035, 67),
-    "shared": (("shared",), 13541, 80),
-    "training": (("training",), 4481, 26),
-    "bench": (("bench",), 5090, 34),
+    "server": (("server",), 13029, 67),
+    "shared": (("shared",), 13523, 78),
+    "training": (("training",), 4480, 26),
+    "bench": (("bench",), 5087, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 676, 12),
-    "tests": (("tests",), 50890, 298),
+    "tests": (("tests",), 50868, 298),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -24,7 +24,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_kernels import threads, variant_name
 from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.drafter.companion import Companion
-from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.models.storage.cache import cache_root, recall, remember
 from moa_shared.models.weights import WeightReader
 from moa_shared.programs.machine import ms_since

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 import numpy.typing as npt
 from moa_shared.constraints.compiler import DraftForm
-from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.drafting.estimates import Confidence, chance_of
 from moa_shared.drafting.growing import CHAIN, ConversationDraft, Growth, GrowthShape
 from moa_shared.drafting.guesses import SHORTEST_STANDALONE, TextGuesser, TextIndex, chance_of_copy

@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.drafting.estimates import DrafterTrial, TreeAcceptance
 from moa_shared.drafting.guesses import NgramTable
 from moa_shared.protocol.messages import Plane

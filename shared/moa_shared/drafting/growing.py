@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafting.base import ConversationDrafter, Drafter
+from moa_shared.drafting.drafts import ConversationDrafter, Drafter
 from moa_shared.drafting.estimates import DrafterTrial, WrittenToken, likelier
 from moa_shared.drafting.guess_tree import LEAST_STEP, CandidateRanking, GuessNode, GuessTree
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_STANDALONE, TextGuesser

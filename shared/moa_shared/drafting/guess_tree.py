@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafting.base import Drafter, Rows, TokenIds
+from moa_shared.drafting.drafts import Drafter, Rows, TokenIds
 from moa_shared.drafting.estimates import Guess
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, SHORTEST, TextGuesser
 from moa_shared.sampling.coupling import draft_candidates

@@ -17,8 +17,7 @@ import numpy as np
 import numpy.typing as npt
 from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafter.companion import Companion
-from moa_shared.drafting.base import ConversationDrafter, Drafter
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.drafts import ConversationDrafter, Drafter, TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.estimates import TokenConfidence, TokenOrigin, WrittenToken
 from moa_shared.drafting.growing import CHAIN, ConversationDraft
 from moa_shared.drafting.guesses import TextGuesser, TextIndex, chance_of_copy

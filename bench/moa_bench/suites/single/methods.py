@@ -21,8 +21,7 @@ from moa_server.verifier import Target
 from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafter.published import find_drafter
 from moa_shared.drafter.shipped import SHIPPED_DRAFTERS, ngrams_for, shipped_drafter
-from moa_shared.drafting.base import ConversationDrafter
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.drafts import ConversationDrafter, TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.guesses import TextIndex
 from moa_shared.errors import ConfigError, DataError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
 from moa_shared.drafter.kinds.weights import Rows, TargetParts
-from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.network import Weights
 from moa_shared.models.storage.gguf_keys import MOST_LAYERS

@@ -22,7 +22,7 @@ from moa_client.drafting.drafters import (
 from moa_kernels import F32
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.drafter.companion import Companion, recall_agreement, remember_agreement
-from moa_shared.drafting.base import Rows
+from moa_shared.drafting.drafts import Rows
 from moa_shared.drafting.growing import CHAIN, Growth, GrowthShape
 from moa_shared.drafting.guesses import chance_of_copy
 from moa_shared.models.network.network import Network

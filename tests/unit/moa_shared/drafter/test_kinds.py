@@ -10,7 +10,7 @@ from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.kinds.weights import FLOAT32, INT4, INT8, Arithmetic, ArrayWeights
-from moa_shared.drafting.base import ConversationDrafter
+from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.errors import CheckpointError, ProtocolError
 from moa_shared.models.network.network import Network
 

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafting.dynamic_tree import Candidates, TreeShape, draft_chain, draft_tree, find_candidates
+from moa_shared.drafting.drafts import Candidates, TreeShape, draft_chain, draft_tree, find_candidates
 from moa_shared.drafting.growing import CHAIN, GrowingDraft, Growth, GrowthShape, barred_after
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.sampling.settings import Sampling

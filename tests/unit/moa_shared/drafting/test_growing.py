@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafter.kinds.state import DraftNodes
-from moa_shared.drafting.dynamic_tree import draft_chain
+from moa_shared.drafting.drafts import draft_chain
 from moa_shared.drafting.estimates import TokenOrigin
 from moa_shared.drafting.growing import CHAIN, ConversationDraft, GrowingDraft, Growth, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser

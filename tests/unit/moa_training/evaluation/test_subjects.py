@@ -9,7 +9,7 @@ from moa_client.drafting.drafters import MoaDrafter
 from moa_server.engine.stepper import below_chain
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint import Checkpoint
-from moa_shared.drafting.dynamic_tree import TreeShape, draft_chain, draft_tree
+from moa_shared.drafting.drafts import TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.estimates import TokenOrigin, chance_of
 from moa_shared.drafting.growing import GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
