@@ -47,7 +47,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "forms": (
         ("shared/moa_shared/constraints/constrained_text.py",),
-        ("tests/unit/moa_shared/constraints", "tests/unit/moa_server/session/test_constrained_answers.py"),
+        ("tests/unit/moa_shared/constraints", "tests/unit/moa_server/session/test_answers.py"),
     ),
     "tools": (
         tuple(f"client/moa_client/tools/{name}.py" for name in ("tool", "turns", "answer_reader")),

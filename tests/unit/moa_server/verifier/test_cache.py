@@ -1,22 +1,21 @@
-"""The caches of both backends against plain lists of rows."""
+"""The caches of both backends against plain lists of rows; pages of the pool, and the rows of a batch."""
+
+from __future__ import annotations
 
 import itertools
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from moa_kernels import Cache, Heads
 from moa_server.verifier import KVCache
 from moa_server.verifier.kernel_target import KernelCache
-from moa_server.verifier.pool import PAGE_ROWS, PagedCache, PagePool, slots_of
+from moa_server.verifier.pool import FILLER, PAGE_ROWS, BatchPart, PagedCache, PagePool, lay_out, over_arrays, slots_of
 from moa_server.verifier.target import Rows
-from moa_shared.errors import InternalError, TreeError
+from moa_shared.errors import ConfigError, InternalError, TreeError
 from moa_shared.tree import add_depths, path_to
-
-from tests.support.skipping import examples
 
 pytestmark = pytest.mark.torch
 
@@ -114,7 +113,6 @@ class CacheMachine(RuleBasedStateMachine):
 
 
 TestCacheMachine = CacheMachine.TestCase
-TestCacheMachine.settings = settings(max_examples=examples(60), stateful_step_count=15)
 
 
 def test_lsa_input_of_a_part(cache: KVCache) -> None:
@@ -159,3 +157,93 @@ def test_more_rows_than_a_page_holds_are_kept_and_moved_also_over_those_of_a_for
     kept = [*range(130), 130, 132, 134, 135]
     np.testing.assert_array_equal(cache.lsa_input(0, 134), expected_input(kept))
     np.testing.assert_array_equal(cache.lsa_input(60, 131), expected_input(kept[60:131]))
+
+
+LAYERS_POOL, KV_HEADS_POOL, HEAD_DIM_POOL = 2, 3, 4
+ROW_BYTES = LAYERS_POOL * KV_HEADS_POOL * 2 * HEAD_DIM_POOL * 4
+CPU = torch.device("cpu")
+
+
+def make_pool(pages: int) -> PagePool:
+    return PagePool(LAYERS_POOL, KV_HEADS_POOL, HEAD_DIM_POOL, pages * PAGE_ROWS * ROW_BYTES, torch.float32, CPU)
+
+
+def test_a_conversation_takes_a_page_at_a_time_and_no_more_than_announced() -> None:
+    pool = make_pool(5)
+    cache = PagedCache(pool)
+    assert cache.nbytes == 0
+    for rows, pages in ((1, 1), (PAGE_ROWS, 1), (PAGE_ROWS + 1, 2), (3 * PAGE_ROWS, 3)):
+        cache.reserve(rows)
+        assert cache.nbytes == cache.most_nbytes(rows) == pages * PAGE_ROWS * ROW_BYTES
+    assert pool.nbytes == 5 * PAGE_ROWS * ROW_BYTES
+
+
+def test_when_all_pages_are_in_use_what_is_held_stays() -> None:
+    pool = make_pool(3)
+    first, second = PagedCache(pool), PagedCache(pool)
+    first.reserve(2 * PAGE_ROWS)
+    second.reserve(1)
+    held = list(second.pages)
+    with pytest.raises(MemoryError, match="All 3 pages of keys and values are in use"):
+        second.reserve(2 * PAGE_ROWS)
+    assert second.pages == held
+    first.release()
+    second.reserve(3 * PAGE_ROWS)
+    assert sorted(second.pages) == [1, 2, 3]
+
+
+def test_pages_of_a_released_conversation_are_used_again_before_fresh_ones() -> None:
+    pool = make_pool(9)
+    first, second = PagedCache(pool), PagedCache(pool)
+    first.reserve(3 * PAGE_ROWS)
+    pages = list(first.pages)
+    first.release()
+    assert (first.nbytes, first.length) == (0, 0)
+    second.reserve(4 * PAGE_ROWS)
+    assert second.pages == [*pages, 4]
+    second.reserve(9 * PAGE_ROWS)
+    del second  # which gives them back
+    first.reserve(9 * PAGE_ROWS)
+
+
+def test_a_pool_has_a_page_to_give_out_but_no_more_than_the_machine_has() -> None:
+    PagedCache(PagePool(LAYERS_POOL, KV_HEADS_POOL, HEAD_DIM_POOL, 1, torch.float32, CPU)).reserve(1)
+    with pytest.raises(ConfigError, match="There is no room for"):
+        make_pool(1 << 50)
+
+
+def test_rows_of_conversations_in_turn_then_rows_that_fill() -> None:
+    tree = BatchPart([7, 8, 9], [0, 1, 1], PAGE_ROWS - 1, [4, 2], [-1, 0, 0])
+    chain = BatchPart([5, 6], [0, 1], 3, [9])
+    batch = lay_out([tree, chain], 8)
+    assert batch.rows == 8
+    assert batch.tokens.tolist() == [7, 8, 9, 5, 6, 0, 0, 0]
+    assert batch.positions.tolist() == [63, 64, 64, 3, 4, 0, 0, 0]
+    assert batch.slots.tolist() == [4 * 64 + 63, 2 * 64, 2 * 64 + 1, 9 * 64 + 3, 9 * 64 + 4, 0, 0, 0]
+    assert list(batch.parts) == [tree, chain, FILLER, FILLER, FILLER]
+
+
+def test_a_row_sees_its_ancestors_and_itself() -> None:
+    assert BatchPart([1, 1, 1], [0, 1, 2], 5, [1]).seen().tolist() == np.tri(3, dtype=bool).tolist()
+    tree = BatchPart([1, 1, 1, 1], [0, 0, 1, 2], 5, [1], [-1, -1, 0, 2])
+    assert tree.seen().tolist() == [
+        [True, False, False, False],
+        [False, True, False, False],
+        [True, False, True, False],
+        [True, False, True, True],
+    ]
+
+
+def test_a_function_over_tensors_runs_in_its_own_dtype_and_without_gradients() -> None:
+    seen: list[torch.Tensor] = []
+
+    def double(rows: torch.Tensor) -> torch.Tensor:
+        seen.append(rows)
+        return 2 * rows
+
+    run = over_arrays(double, torch.bfloat16, CPU)
+    out = run(np.array([[1.0, 1.001]], np.float32))
+    assert out.dtype == np.float32
+    assert out.tolist() == [[2.0, 2.0]]
+    assert seen[0].dtype == torch.bfloat16
+    assert seen[0].is_inference()

@@ -1,21 +1,28 @@
-"""The target in torch: where it is computed, each family as transformers computes it, and what fails in between."""
+"""The target in torch: where it is computed, by whom, each family as transformers computes it, and the authors' vectors."""
 
+from __future__ import annotations
+
+import json
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
 import torch
-from moa_server.verifier import torch_target
+from moa_server.verifier import Target, torch_target
 from moa_server.verifier.attention import PLAIN, AttentionShape, FlashInferAttention, SessionAttention
-from moa_server.verifier.torch_target import TorchTarget, choose_attention, choose_device, warm_up
-from moa_shared.errors import InternalError, ModelSourceError
+from moa_server.verifier.pool import BatchPart, Run
+from moa_server.verifier.target import Rank, rank_of
+from moa_server.verifier.torch_target import TorchTarget, check_shares, choose_attention, choose_device, warm_up
+from moa_shared.errors import ConfigError, InternalError, ModelSourceError
 from moa_shared.models.network import served
 from moa_shared.models.network.families import FAMILIES
 from moa_shared.models.network.served import is_for_torch
+from safetensors.torch import load_file
 from structlog.testing import capture_logs
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 from transformers.activations import ACT2FN
 
 from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_mixture
@@ -174,3 +181,83 @@ def test_every_family_is_computed_or_refused() -> None:
     computed = {tiny_dense(family).config.model_type for family in COMPUTED} | {"llama"}
     assert {family for family in FAMILIES if is_for_torch({"model_type": family})} == computed
     assert set(served._TORCH_ACTIVATIONS) <= set(ACT2FN)
+
+
+def test_a_forward_survives_its_order() -> None:
+    tree = BatchPart([7, 8, 9], [0, 1, 1], 63, [4, 2], [-1, 0, 0])
+    run = Run([tree, BatchPart([5], range(1), 3, [9, 6])], 4, [0, 3], [2])
+    whole = Run([tree, BatchPart([5], [0], 3, [9])], 4, [0, 3], [2])  # with the pages that are in use
+    assert Run.of(*json.loads(json.dumps(run.fields()))) == whole
+
+
+LAUNCHED = {
+    "RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "a", "MASTER_PORT": "29500",
+}  # fmt: skip
+SMOLLM2 = {"model_type": "llama", "num_attention_heads": 9, "num_key_value_heads": 3}
+
+
+def test_torchrun_says_the_rank_and_a_process_by_itself_has_none() -> None:
+    assert rank_of(LAUNCHED) == Rank(3, 4, 1, 2)
+    for environment in ({}, {"WORLD_SIZE": "4", "RANK": "3"}, {**LAUNCHED, "WORLD_SIZE": "1", "RANK": "0"}):
+        assert rank_of(environment) is None
+
+
+def test_heads_must_be_split_evenly_and_other_families_are_not_shared() -> None:
+    check_shares(SMOLLM2, "smol", 3)
+    check_shares({"model_type": "llama", "num_attention_heads": 8}, "gpt", 8)
+    with pytest.raises(ConfigError, match="processes cannot share them"):
+        check_shares(SMOLLM2, "smol", 2)
+    gemma = {"model_type": "gemma2", "num_attention_heads": 8}
+    check_shares(gemma, "gemma", 1)
+    with pytest.raises(ConfigError, match="gemma is of the family gemma"):
+        check_shares(gemma, "gemma", 2)
+
+
+CLOSE_PARITY: dict[str, Any] = {"atol": 1e-4, "rtol": 0.0}
+
+
+@pytest.fixture(scope="module")
+def target(shared_dir: Path) -> Target:
+    parity = shared_dir / "parity"
+    config = json.loads((parity / "manifest.json").read_text("utf-8"))["configs"]["a"]["llama_config"]
+    theta = config.pop("rope_theta")
+    config.pop("torch_dtype")
+    model = LlamaForCausalLM(LlamaConfig(**config, rope_parameters={"rope_type": "default", "rope_theta": theta}))
+    model.load_state_dict(load_file(parity / "a_target.safetensors"))
+    return TorchTarget(model.eval())
+
+
+@pytest.mark.parametrize("row", [0, 1, 2])
+def test_hidden_states_and_the_encoders_input(target: Target, shared_dir: Path, row: int) -> None:
+    train = np.load(shared_dir / "parity" / "a_train.npz")
+    real = int(train["attention_mask"][row].sum())  # row 2 ends in padding
+    tokens = [int(token) for token in train["input_ids"][row][:real]]
+    for layer, name in ((3, "target_hidden_minus2"), (1, "target_hidden_minus4")):
+        cache = target.new_cache()
+        output = target.forward(cache, tokens, want_state_layer=layer)
+        assert output.state is not None
+        np.testing.assert_allclose(output.state, train[name][row][:real], **CLOSE_PARITY)
+        np.testing.assert_allclose(output.hidden, train["target_last_hidden"][row][:real], **CLOSE_PARITY)
+        every4 = range(0, real, 4)
+        expected = train["target_logits_every4"][row][: len(every4)]
+        np.testing.assert_allclose(output.logits[list(every4)], expected, **CLOSE_PARITY)
+        kv_stack = train["kv_stack"][row][:real]  # [tokens, layers, 2 * kv_heads * head_dim]
+        np.testing.assert_allclose(cache.lsa_input(0, real), kv_stack, **CLOSE_PARITY)
+
+
+def test_prefill_greedy_text_and_the_first_tree_verification(target: Target, shared_dir: Path) -> None:
+    infer = np.load(shared_dir / "parity" / "a_infer.npz")
+    prompt, expected = infer["prompt_ids"].tolist(), infer["vanilla_ids"].tolist()
+    cache = target.new_cache()
+    output = target.forward(cache, prompt)
+    np.testing.assert_allclose(output.hidden, infer["prefill.target_last_hidden"], **CLOSE_PARITY)
+    np.testing.assert_allclose(output.logits[-1], infer["prefill.target_last_logits"], **CLOSE_PARITY)
+    text = list(prompt)
+    while len(text) < len(expected):
+        text.append(int(output.logits[-1].argmax()))
+        output = target.forward(cache, text[-1:])
+    assert text == expected
+    tokens, parents = (infer[f"moa.tree.cycle0.{name}"].tolist() for name in ("verify_ids", "parents"))
+    cache.crop(len(prompt))
+    output = target.forward(cache, tokens, parents)
+    assert output.logits.argmax(-1).tolist() == infer["moa.tree.cycle0.target_argmax"].tolist()
