@@ -4,12 +4,11 @@ On MT-bench Qwen3-8B has 4.24 with DFlash, 3.26 with EAGLE-3; Llama-3-8B 4.2 to 
 """
 
 from moa_shared.drafter.kinds.baseline import EAGLE2, INDEPENDENT
-from moa_shared.drafter.kinds.companion import COMPANION
 from moa_shared.drafter.kinds.config import KINDS, DrafterConfig, Kind
 from moa_shared.drafter.kinds.dflash import DFLASH
 from moa_shared.drafter.kinds.eagle3 import EAGLE3
 from moa_shared.drafter.kinds.moa import MOA
 
-KINDS.update({kind.name: kind for kind in (DFLASH, MOA, EAGLE3, EAGLE2, INDEPENDENT, COMPANION)})
+KINDS.update({kind.name: kind for kind in (DFLASH, MOA, EAGLE3, EAGLE2, INDEPENDENT)})
 
 __all__ = ["KINDS", "DrafterConfig", "Kind"]

@@ -4,13 +4,12 @@ Needs nothing from the server but the text.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from moa_kernels import F16
 
-from moa_shared.drafter.kinds.config import DrafterConfig, Kind
 from moa_shared.drafter.kinds.state import Placement, TextState, batches, run_of_text
 from moa_shared.drafter.kinds.weights import Rows
 from moa_shared.models.network.network import Network
@@ -106,15 +105,3 @@ class CompanionState(TextState):
     def _logits(self, hidden: Rows) -> Rows:
         network = self._network
         return np.ascontiguousarray(network.logits(network.normed(hidden))[:, : self.columns])
-
-
-class _Companion(Kind):
-    name = "companion"
-    label = "companion"
-    is_timed = True
-
-    def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
-        return {"a companion is a whole model, which --companion names": False}
-
-
-COMPANION = _Companion()

@@ -88,7 +88,7 @@ def close(ours: np.ndarray, theirs: np.ndarray) -> None:
 
 
 def test_every_kind_has_a_row_and_says_what_it_is() -> None:
-    assert {kind_of(row) for row in ROWS} == set(KINDS)
+    assert {kind_of(row) for row in CHECKPOINTS} == set(KINDS)
     for name, kind in KINDS.items():
         assert (kind.name, bool(kind.label), bool(kind.about)) == (name, True, bool(kind.objective))
 
