@@ -14,11 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from moa_shared.drafter.checkpoint import CONFIG_KEY, DRAFTER_FILE
+from moa_shared.drafter.checkpoint import CONFIG_KEY, DRAFTER_FILE, drafters_folder, installed_drafters
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import Published
 from moa_shared.drafter.published import PublishedFiles, convert, drafter_in_folder, model_key, named_target
-from moa_shared.drafter.shipped import drafters_folder, installed_drafters
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.models.files import describe_folder, gguf_fingerprint

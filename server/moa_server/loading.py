@@ -9,18 +9,19 @@ from typing import NamedTuple
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_shared.constraints.compiler import constraint_compiler
-from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
-from moa_shared.drafter.companion import fitting_companions
-from moa_shared.drafter.kinds.weights import TargetParts
-from moa_shared.drafter.published import find_drafter
-from moa_shared.drafter.shipped import (
+from moa_shared.drafter.checkpoint import (
     DEFAULT_DRAFTER,
     SHIPPED_DRAFTERS,
     TOKENS_A_FORWARD,
+    Checkpoint,
+    load_checkpoint,
     ngrams_for,
     require_shipped_drafter,
     shipped_drafter,
 )
+from moa_shared.drafter.companion import fitting_companions
+from moa_shared.drafter.kinds.weights import TargetParts
+from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.guesses import NgramTable

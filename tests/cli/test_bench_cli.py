@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from inline_snapshot import snapshot
+from moa_shared.drafter.checkpoint import load_ngrams
 from moa_shared.drafter.companion import ANOTHER_MODEL, cache_file, confidence_beside
-from moa_shared.drafter.shipped import load_ngrams
 from moa_shared.drafting.estimates import PRIOR_EVIDENCE
 from moa_shared.errors import DataError
 from moa_shared.models import resolve

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from moa_shared.drafter.shipped import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
+from moa_shared.drafter.checkpoint import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.models import ModelFiles
 from moa_shared.programs.progress import SilentProgress
 from moa_training.evaluation.evaluation import evaluate, load_fitting_checkpoint

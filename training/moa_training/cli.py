@@ -97,7 +97,7 @@ def ngrams(shards: tuple[Path, ...], output: Path, **flags: Any) -> None:
     without a step of the drafter. Put it beside drafter.safetensors.
     """
     options = load_settings(NgramOptions, "ngrams", flags, environment={})
-    from moa_shared.drafter.shipped import write_ngrams
+    from moa_shared.drafter.checkpoint import write_ngrams
     from moa_shared.models import resolve
 
     from moa_training.data.shards import find_shards, read_shard
@@ -155,9 +155,9 @@ def calibrate(checkpoint: str, questions: Path, **flags: Any) -> None:
     the server. CHECKPOINT and QUESTIONS are as for evaluate.
     """
     options = load_settings(CalibrationOptions, "calibrate", flags, environment={})
+    from moa_shared.drafter.checkpoint import write_confidence
     from moa_shared.drafter.companion import cache_file
     from moa_shared.drafter.companion import write_confidence as write_learned
-    from moa_shared.drafter.shipped import write_confidence
     from moa_shared.drafting.estimates import Confidence
     from moa_shared.models.storage.cache import cache_root
 

@@ -17,9 +17,9 @@ import numpy.typing as npt
 from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
+from moa_shared.drafter.checkpoint import shipped_drafter
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.kinds.state import DraftNodes
-from moa_shared.drafter.shipped import shipped_drafter
 from moa_shared.drafting.growing import CHAIN, GrowthShape
 from moa_shared.models import ModelFiles
 

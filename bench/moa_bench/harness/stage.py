@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING
 
 from moa_client.device.loading import Device
 from moa_client.settings import ClientSettings
-from moa_shared.drafter.checkpoint import Checkpoint
-from moa_shared.drafter.shipped import (
+from moa_shared.drafter.checkpoint import (
     DEEP_DRAFTER,
     DEFAULT_DRAFTER,
+    Checkpoint,
     require_shipped_drafter,
     shipped_drafter,
 )

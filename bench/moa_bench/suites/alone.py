@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
-from moa_shared.drafter.shipped import DEEP_DRAFTER, DEFAULT_DRAFTER
+from moa_shared.drafter.checkpoint import DEEP_DRAFTER, DEFAULT_DRAFTER
 from moa_shared.programs.progress import make_progress
 from moa_training.evaluation.evaluation import evaluate
 from moa_training.report import task_table, text_table

@@ -22,10 +22,9 @@ from typing import TYPE_CHECKING
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import KernelError, variant_name
 from moa_shared.constraints.compiler import constraint_compiler
-from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint, confidence_for, load_checkpoint, ngrams_for
 from moa_shared.drafter.companion import Companion, find_companion, load_companion
 from moa_shared.drafter.kinds.weights import DRAFT_IDS, INT8, TargetParts
-from moa_shared.drafter.shipped import confidence_for, ngrams_for
 from moa_shared.drafting.growing import CHAIN, GrowthShape
 from moa_shared.drafting.guesses import TextGuesser
 from moa_shared.errors import ConfigError, DiskFullError, MismatchError

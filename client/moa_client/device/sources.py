@@ -15,7 +15,7 @@ from pathlib import Path
 
 from google.protobuf.message import DecodeError
 from moa.v1 import moa_pb2 as pb
-from moa_shared.drafter import shipped
+from moa_shared.drafter import checkpoint
 from moa_shared.drafter.companion import find_companion, fitting_companions
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import MismatchError, MoaError, NotFoundError, ProtocolError
@@ -54,17 +54,17 @@ def meant_drafters(settings: ClientSettings, served: pb.DescribeResponse) -> lis
     """The server's drafters that --drafter means: all, the first, or the one named; none if it means another one."""
     offered = list(served.drafters)
     if not offered and served.identity.drafter_fingerprint:
-        offered = [pb.Drafter(name=shipped.DEFAULT_DRAFTER, fingerprint=served.identity.drafter_fingerprint)]
+        offered = [pb.Drafter(name=checkpoint.DEFAULT_DRAFTER, fingerprint=served.identity.drafter_fingerprint)]
     if settings.drafter == AUTO:
         return offered
-    if settings.drafter == shipped.DEFAULT_DRAFTER:
+    if settings.drafter == checkpoint.DEFAULT_DRAFTER:
         return offered[:1]
-    return [each for each in offered if each.name == settings.drafter and each.name in shipped.SHIPPED_DRAFTERS]
+    return [each for each in offered if each.name == settings.drafter and each.name in checkpoint.SHIPPED_DRAFTERS]
 
 
 def means_served(settings: ClientSettings) -> bool:
     """Whether --drafter leaves the choice to the server or to this device."""
-    return settings.drafter in (AUTO, shipped.DEFAULT_DRAFTER)
+    return settings.drafter in (AUTO, checkpoint.DEFAULT_DRAFTER)
 
 
 async def find_sources(
@@ -151,9 +151,9 @@ def resolve_sources(settings: ClientSettings, served: pb.DescribeResponse, progr
 
 def named_drafter(settings: ClientSettings, files: ModelFiles, progress: Progress) -> Path:
     """The file that --drafter names: one that comes with moa by its name, or as of `find_drafter`."""
-    if settings.drafter in shipped.SHIPPED_DRAFTERS:
+    if settings.drafter in checkpoint.SHIPPED_DRAFTERS:
         hint = "Leave --drafter out: then it is the server's."
-        return shipped.require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)
+        return checkpoint.require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)
     return find_drafter(settings.drafter, files, settings.cache_dir, progress)
 
 
@@ -174,7 +174,7 @@ def _installed(settings: ClientSettings, served: pb.DescribeResponse) -> dict[by
     """The installed drafters among those that --drafter means, by fingerprint."""
     root, target = cache.cache_root(settings.cache_dir), served.identity.target_fingerprint.hex()
     meant = {each.fingerprint for each in meant_drafters(settings, served)}
-    paths = shipped.installed_drafters(target).values() if meant else ()
+    paths = checkpoint.installed_drafters(target).values() if meant else ()
     installed = {bytes.fromhex(cache.remembered_hash(path, root)): path for path in paths}
     return {fingerprint: path for fingerprint, path in installed.items() if fingerprint in meant}
 

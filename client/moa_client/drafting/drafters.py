@@ -27,8 +27,7 @@ from moa_shared.tree import ROOT, DraftTree
 
 if TYPE_CHECKING:
     from moa_shared.constraints.constrained_text import ConstrainedText
-    from moa_shared.drafter.companion import Companion
-    from moa_shared.drafter.kinds.companion import CompanionState
+    from moa_shared.drafter.companion import Companion, CompanionState
 
 
 BeginForm = Callable[[Constraint], "Future[ConstrainedText | None]"]  # an answer's, before its first token

@@ -22,8 +22,8 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import GROUP, KernelError, QuantisedMatrix, quantised
 from moa_shared.bfloat16 import round_to_bfloat16
+from moa_shared.drafter.checkpoint import CONFIDENCE_FILE
 from moa_shared.drafter.companion import check_vocabulary, find_companion, measured_file
-from moa_shared.drafter.shipped import CONFIDENCE_FILE
 from moa_shared.errors import (
     MismatchError,
     MoaError,

@@ -18,12 +18,18 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.drafter.checkpoint import CONFIG_KEY, DRAFTER_FILE, is_finite, save_checkpoint
+from moa_shared.drafter.checkpoint import (
+    CONFIDENCE_FILE,
+    CONFIG_KEY,
+    DRAFTER_FILE,
+    NGRAMS_FILE,
+    is_finite,
+    save_checkpoint,
+)
 from moa_shared.drafter.kinds import KINDS, Kind
 from moa_shared.drafter.kinds.config import DrafterConfig, Published, Shapes
 from moa_shared.drafter.kinds.layout import ANOTHER
 from moa_shared.drafter.kinds.weights import DRAFT_IDS
-from moa_shared.drafter.shipped import CONFIDENCE_FILE, NGRAMS_FILE
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.models.files import hash_tokenizer, indexed_files, read_config

@@ -14,10 +14,15 @@ from typing import Any
 
 import torch
 from moa_kernels import set_threads
-from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint import (
+    SHIPPED_DRAFTERS,
+    Checkpoint,
+    confidence_for,
+    load_checkpoint,
+    require_shipped_drafter,
+)
 from moa_shared.drafter.companion import confidence_beside, find_companion, load_companion
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafter.shipped import SHIPPED_DRAFTERS, confidence_for, require_shipped_drafter
 from moa_shared.drafting.drafts import TreeShape
 from moa_shared.drafting.estimates import Confidence, LearnedConfidence, TokenConfidence
 from moa_shared.errors import ConfigError, DataError, MismatchError

@@ -18,9 +18,8 @@ from moa_server.loading import check_drafter, memory_source, with_drafters
 from moa_server.session.session import Session, SessionLimits, SessionPhase
 from moa_server.session.verification import StepPlan, Verification
 from moa_server.verifier import Target
-from moa_shared.drafter.checkpoint import Checkpoint
+from moa_shared.drafter.checkpoint import SHIPPED_DRAFTERS, Checkpoint, ngrams_for, shipped_drafter
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafter.shipped import SHIPPED_DRAFTERS, ngrams_for, shipped_drafter
 from moa_shared.drafting.drafts import ConversationDrafter, TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.guesses import TextIndex
 from moa_shared.errors import ConfigError, DataError

@@ -20,7 +20,7 @@ from moa_client.device.loading import Device
 from moa_client.drafting.settings import DraftingSettings
 from moa_client.settings import ClientSettings
 from moa_server.verifier.startup_check import measure_times
-from moa_shared.drafter.shipped import DEFAULT_DRAFTER, shipped_drafter
+from moa_shared.drafter.checkpoint import DEFAULT_DRAFTER, shipped_drafter
 from moa_shared.errors import MoaError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.files import asked_sampling

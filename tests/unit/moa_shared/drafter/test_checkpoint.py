@@ -9,23 +9,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from moa_shared.drafter.checkpoint import CONFIG_KEY, DRAFTER_FILE, fresh_tensors, load_checkpoint, save_checkpoint
-from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafter.kinds.weights import ArrayWeights
-from moa_shared.drafter.shipped import (
+from moa_shared.drafter.checkpoint import (
     CONFIDENCE_FILE,
+    CONFIG_KEY,
+    DRAFTER_FILE,
     NGRAMS_FILE,
     SHIPPED_DRAFTERS,
     confidence_for,
     find_ngrams,
+    fresh_tensors,
     installed_drafters,
+    load_checkpoint,
     load_ngrams,
     ngrams_for,
     read_confidence,
+    save_checkpoint,
     shipped_drafter,
     write_confidence,
     write_ngrams,
 )
+from moa_shared.drafter.kinds import DrafterConfig
+from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.estimates import (
     BINS,
     Confidence,
@@ -184,7 +188,7 @@ def test_a_drafter_is_found_by_its_target_and_a_deep_one_by_name(tmp_path: Path)
 
 def test_a_device_has_no_drafters_but_what_is_known_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     assert set(installed_drafters(FINGERPRINT)) == set(SHIPPED_DRAFTERS)
-    monkeypatch.setattr("moa_shared.drafter.shipped.find_spec", lambda _: None)
+    monkeypatch.setattr("moa_shared.drafter.checkpoint.find_spec", lambda _: None)
     assert installed_drafters(FINGERPRINT) == {}
     assert find_ngrams(FINGERPRINT) is not None
     with pytest.raises(ConfigError, match="The drafters of the default model are not installed"):

@@ -14,6 +14,7 @@ from moa_kernels import F32, Segment
 from moa_shared.drafter.companion import (
     ANOTHER_MODEL,
     SAME_MODEL,
+    CompanionState,
     cache_file,
     check_vocabulary,
     confidence_beside,
@@ -23,7 +24,6 @@ from moa_shared.drafter.companion import (
     token_count,
     write_confidence,
 )
-from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafting.estimates import PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import CheckpointError, MismatchError
 from moa_shared.models import ModelFiles, resolve

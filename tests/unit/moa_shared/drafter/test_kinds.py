@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from moa_kernels import F32
 from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
+from moa_shared.drafter.companion import CompanionState
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
-from moa_shared.drafter.kinds.companion import CompanionState
 from moa_shared.drafter.kinds.weights import FLOAT32, INT4, INT8, Arithmetic, ArrayWeights
 from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.errors import CheckpointError, ProtocolError
