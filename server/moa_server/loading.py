@@ -16,7 +16,7 @@ from moa_shared.drafter.checkpoint import (
     Checkpoint,
     load_checkpoint,
     ngrams_for,
-    require_shipped_drafter,
+    require_shipped,
     shipped_drafter,
 )
 from moa_shared.drafter.companion import fitting_companions
@@ -216,7 +216,7 @@ def drafter_paths(
         return [(_served_name(spec), find_drafter(spec, files, cache_dir, progress))]
     if spec not in (AUTO, DEFAULT_DRAFTER):
         hint = "Train one with moa-train fit, or leave --drafter out."
-        return [(spec, require_shipped_drafter(files.fingerprint, files.target_id, spec, hint=hint))]
+        return [(spec, require_shipped(files.fingerprint, files.target_id, spec, hint=hint))]
     paths = [(name, path) for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name))]
     if not paths and spec == AUTO and (chosen := choose_drafter(files, cache_dir, progress)) is not None:
         name, path = chosen

@@ -286,7 +286,7 @@ class EvaluationOptions(SettingsBase):
         0, "Check results of answers cut and continued to so many tokens; GSM8K needs 320.", shown="not checked", ge=0
     )
     execution: Execution = setting("int8", "The arithmetic of the target, as of moa-server.")
-    drafter_weights: Literal["int8", "int4", "float32"] = setting(
+    drafter_weights: Literal["int8", "float32"] = setting(
         "int8", "Of both halves of the drafter: as devices compute, or a reference."
     )
     temperature: str = setting(

@@ -18,7 +18,7 @@ from moa_shared.drafter.checkpoint import (
     DEEP_DRAFTER,
     DEFAULT_DRAFTER,
     Checkpoint,
-    require_shipped_drafter,
+    require_shipped,
     shipped_drafter,
 )
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
@@ -67,7 +67,7 @@ def find_drafter(files: ModelFiles, name: str = DEFAULT_DRAFTER) -> BenchDrafter
 
     origin, path = SHIPPED, shipped_drafter(files.fingerprint)
     if name == DEEP_DRAFTER:
-        path = require_shipped_drafter(files.fingerprint, files.target_id, name, hint="Leave --drafter out.")
+        path = require_shipped(files.fingerprint, files.target_id, name, hint="Leave --drafter out.")
     elif name != DEFAULT_DRAFTER:
         origin, path = NAMED, find_published(name, files)
     return untrained_drafter(files) if path is None else BenchDrafter(load_checkpoint(path), origin, path)

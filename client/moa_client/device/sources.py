@@ -153,7 +153,7 @@ def named_drafter(settings: ClientSettings, files: ModelFiles, progress: Progres
     """The file that --drafter names: one that comes with moa by its name, or as of `find_drafter`."""
     if settings.drafter in checkpoint.SHIPPED_DRAFTERS:
         hint = "Leave --drafter out: then it is the server's."
-        return checkpoint.require_shipped_drafter(files.fingerprint, files.target_id, settings.drafter, hint=hint)
+        return checkpoint.require_shipped(files.fingerprint, files.target_id, settings.drafter, hint=hint)
     return find_drafter(settings.drafter, files, settings.cache_dir, progress)
 
 

@@ -273,7 +273,7 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
     return None
 
 
-def require_shipped_drafter(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:
+def require_shipped(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:
     path = shipped_drafter(target_fingerprint, name)
     if path is None:
         raise NotFoundError(f"No {name} drafter comes with moa for {target_id}.", hint=hint)

@@ -14,18 +14,12 @@ from typing import Any
 
 import torch
 from moa_kernels import set_threads
-from moa_shared.drafter.checkpoint import (
-    SHIPPED_DRAFTERS,
-    Checkpoint,
-    confidence_for,
-    load_checkpoint,
-    require_shipped_drafter,
-)
+from moa_shared.drafter.checkpoint import SHIPPED_DRAFTERS, Checkpoint, confidence_for, load_checkpoint, require_shipped
 from moa_shared.drafter.companion import confidence_beside, find_companion, load_companion
 from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.drafts import TreeShape
 from moa_shared.drafting.estimates import Confidence, LearnedConfidence, TokenConfidence
-from moa_shared.errors import ConfigError, DataError, MismatchError
+from moa_shared.errors import DataError, MismatchError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
 from moa_shared.models.files import asked_sampling, end_of_text
 from moa_shared.models.storage.cache import cache_root
@@ -87,10 +81,6 @@ def load_subject(
     if name in (LOOKUP, NONE):
         return LookupSubject(load_reader(files, 0, execution, progress), stop_ids)
     if companion is not None:
-        if weights == "int4":
-            raise ConfigError(
-                f"A companion's weights are as its file has them, not {weights}.", hint="Give another file of it."
-            )
         loaded = load_companion(companion, files, progress=progress, weights=weights)
         reader = load_reader(files, 0, execution, progress)
         subject: DrafterSubject = CompanionSubject(loaded, reader, stop_ids, sampling)
@@ -98,7 +88,7 @@ def load_subject(
         return subject
     if name in SHIPPED_DRAFTERS:
         hint = "Train one with moa-train fit."
-        path = require_shipped_drafter(files.fingerprint, files.target_id, name, hint=hint)
+        path = require_shipped(files.fingerprint, files.target_id, name, hint=hint)
     else:
         path = find_drafter(name, files)
     checkpoint = load_fitting_checkpoint(path, files)
