@@ -14,7 +14,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 20980, 109),
+    "client": (("client",), 20978, 109),
     "client: endpoint": (("client/moa_client/endpoint",), 2741, 11),
     "client: tools": (("client/moa_client/tools",), 1692, 8),
     "client: link": (("client/moa_client/link",), 2017, 9),
@@ -23,15 +23,15 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4920, 25,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2654, 13,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2652, 13,
     ),
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
     "server": (("server",), 13029, 67),
-    "shared": (("shared",), 13523, 78),
-    "training": (("training",), 4480, 26),
-    "bench": (("bench",), 5087, 34),
+    "shared": (("shared",), 13484, 76),
+    "training": (("training",), 4475, 26),
+    "bench": (("bench",), 5086, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
