@@ -78,16 +78,6 @@ def test_losses_and_gradients(reference: Reference) -> None:
         assert float(weights.grad.norm()) == pytest.approx(record["grad_l2_norms"][name], rel=1e-4)
 
 
-def prefilled(reference: Reference) -> BaselineState:
-    """After the prompt and the token that follows it."""
-    state = eagle(reference).states(reference.arrays(), "float32")()
-    assert isinstance(state, BaselineState)
-    prompt = reference.infer["prompt_ids"].tolist()
-    state.append_memory(0, reference.infer["prefill.target_last_hidden"])
-    state.extend([*prompt, int(reference.infer["prefill.target_last_logits"].argmax())])
-    return state
-
-
 def run(reference: Reference, mode: str, draft: Callable[[Drafter, int], DraftTree]) -> None:
     """All cycles that the authors recorded, each compared."""
     record = reference.manifest["inference"][f"eagle.{mode}"]
@@ -121,18 +111,16 @@ def test_chains(reference: Reference) -> None:
     run(reference, "chain", lambda state, _: draft_chain(state, 6, GREEDY))
 
 
-def test_a_tree_begins_as_theirs(reference: Reference) -> None:
-    state = prefilled(reference)
-    expected = reference.infer["eagle.tree.cycle0.draft_step0.logits"]
-    np.testing.assert_allclose(state.begin(), expected, rtol=0, atol=1e-4)
-
-
-def test_below_it_their_nodes_see_one_column_too_far(reference: Reference) -> None:
+def test_a_tree_begins_as_theirs_and_below_it_their_nodes_see_one_column_too_far(reference: Reference) -> None:
     """Their mask is that of the other drafter, whose cache has one row more: the first node of a step is seen by all,
     and each sees the next one in place of itself. With that mask the logits are theirs; ours is not that.
     """
-    state = prefilled(reference)
-    state.begin()
+    state = eagle(reference).states(reference.arrays(), "float32")()
+    assert isinstance(state, BaselineState)
+    state.append_memory(0, reference.infer["prefill.target_last_hidden"])
+    state.extend([*reference.infer["prompt_ids"].tolist(), int(reference.infer["prefill.target_last_logits"].argmax())])
+    first = reference.infer["eagle.tree.cycle0.draft_step0.logits"]
+    np.testing.assert_allclose(state.begin(), first, rtol=0, atol=1e-4)
     tokens = reference.infer["eagle.tree.cycle0.expanded_ids"][0].tolist()
     theirs = reference.infer["eagle.tree.cycle0.draft_step1.logits"]
     root = len(state.tokens) - 2

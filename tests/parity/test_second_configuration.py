@@ -18,12 +18,10 @@ from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.drafts import draft_chain
 from moa_shared.sampling.settings import Sampling
-from moa_training.objective.moa import TrainingDrafter
-from moa_training.teacher.teacher import Activations
 from transformers import PreTrainedModel
 
 from tests.support.decoders import decoder_of, encoder_of
-from tests.support.torch_models import build_blocks, torch_model
+from tests.support.torch_models import torch_model
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 THETA, EPS = 5000.0, 1e-6
@@ -186,39 +184,3 @@ def test_drafting_equals_the_naive_computation(reused_layers: int) -> None:
     expected = naive.logits([*PROMPT, newest, *chain.tokens], rows, states)
     np.testing.assert_allclose(np.concatenate(logits), expected, rtol=0, atol=1e-4)
     assert list(chain.tokens) == [int(np.argmax(row)) for row in expected[:-1]]
-
-
-@pytest.mark.parametrize("reused_layers", [0, 2])
-def test_the_exact_training_form_equals_drafting(reused_layers: int) -> None:
-    """At every depth of a block the training form predicts what the drafter, standing at the block's start, drafts."""
-    model, checkpoint = make_target(), make_checkpoint(reused_layers)
-    tokens = [*PROMPT, 7, 77, 12, 9]
-    start = len(PROMPT)  # the newest token's index; the block starts one before it
-    hidden = model(torch.tensor([tokens]), output_hidden_states=True, use_cache=True)
-    kv = torch.stack(
-        [torch.stack((layer.keys, layer.values), 3) for layer in hidden.past_key_values.layers]
-    ).permute(1, 3, 0, 2, 4, 5).flatten(3)  # fmt: skip
-    reused = list(model.model.layers[5 - reused_layers :])
-    drafter = TrainingDrafter(checkpoint.config, reused, model.model.norm)
-    drafter.load_state_dict(checkpoint.torch_tensors())
-    embeddings = model.get_input_embeddings().weight.detach()
-    state = hidden.hidden_states[5 - reused_layers] if reused_layers else None
-    positions = torch.arange(len(tokens))[None]
-    inside = positions >= start
-    blocks = build_blocks(inside, None, torch.tensor([False]))
-    assert int(blocks.start[0, -1]) == start - 1
-    with torch.no_grad():
-        prediction = drafter(
-            Activations(embeddings[torch.tensor([tokens])], kv, hidden.hidden_states[-1], state, positions), blocks
-        )
-    expected = prediction.feature[0, start:] @ embeddings.t()
-
-    drafting = DraftState(decoder_of(checkpoint, ArrayWeights(arrays_of(model)), "float32"))
-    drafting.extend(tokens[: start + 1])
-    drafting.append_memory(0, checkpoint.rows("float32")(kv[0, :start].numpy()))
-    if state is not None:
-        drafting.append_reused_state(0, state[0, :start].numpy())
-    logits = [drafting.begin()]
-    for step, token in enumerate(tokens[start + 1 :]):
-        logits.append(drafting.expand([token], [step - 1]))
-    np.testing.assert_allclose(np.concatenate(logits), expected, rtol=0, atol=1e-4)
