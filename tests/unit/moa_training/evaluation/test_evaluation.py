@@ -50,20 +50,16 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     assert set(tree["by_category"]) == {"one", "two"}
     accepted = sum(count * times for count, times in enumerate(tree["accepted"]))
     assert tree["acceptance_length"] == pytest.approx(accepted / tree["forwards"] + 1, abs=1e-4)
-    assert set(content["standalone"]) == {"8", "32", "64"}
     assert content["standalone"]["64"] == {"questions": 0}  # no answer reaches so far
     assert content["cold"]["questions"] == 6
-    assert list(content["shares"]) == [f"0.{tenth}" for tenth in range(10)]
     served = [part["served"] for part in content["shares"].values()]
     assert served[0] == 0
     assert served == sorted(served)
     assert all(part["questions"] == 6 and part["in_hand"] >= part["served"] for part in content["shares"].values())
     assert content["all_shares"]["questions"] == 60
     table = evaluation_text(content)
-    for where in ("8 tokens", "0.0", "0.9", "all", "no memory"):
-        assert f"| {tmp_path} | {where} |" in table
-    assert "| one | " in table
-    assert "6 questions; tokens per target forward" in table
+    for cells in (f"{tmp_path} | 8 tokens", f"{tmp_path} | 0.9", f"{tmp_path} | no memory", "one"):
+        assert f"| {cells} |" in table
     again = evaluate(str(path), questions, options(files, limit=3), SilentProgress())
     assert again["shapes"]["tree of 8"]["by_category"] == tree["by_category"]
 
@@ -78,10 +74,7 @@ def test_results_are_checked_where_references_name_them(tmp_path: Path, files: M
     (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w57 and w0
     (questions / "wrong.jsonl").write_text(json.dumps({"turns": ["w1 w20"], "final_answer": "6"}))
     result = evaluate(str(tmp_path), questions, checking, SilentProgress())
-    content = result["task"]
-    assert list(content) == [f"0.{tenth}" for tenth in range(10)]
-    sums = content["0.7"]["sums"]
-    assert set(sums) >= {"questions", "right", "target_right", "same_result", "served_right", "served_same_result"}
+    sums = result["task"]["0.7"]["sums"]
     assert (sums["questions"], sums["target_right"], sums["target_ended"]) == (2, 0.5, 0.0)
     assert f"| {tmp_path} | 0.7 | 0.00 |" in evaluation_text(result)
 

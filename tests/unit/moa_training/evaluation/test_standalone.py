@@ -2,13 +2,10 @@ import math
 import random
 from collections.abc import Sequence
 from decimal import Decimal
-from functools import partial
-from itertools import pairwise
 
 import pytest
 import torch
 from moa_shared.drafting.estimates import TokenOrigin, WrittenToken
-from moa_shared.drafting.growing import barred_after
 from moa_shared.models import ModelFiles, load_target_model
 from moa_training.evaluation.standalone import (
     AnswerAfterCut,
@@ -79,23 +76,6 @@ def test_parts_merge_by_weight() -> None:
     total.merge(StandaloneQuality(2, {"a": 0.5, "b": 5.0}, {"a": 2.0, "b": 1.0}))
     assert (total.questions, total.means) == (3, {"a": 0.7, "b": 5.0})
     assert accuracy == TaskAccuracy(3, right=1, ended=1)
-
-
-@pytest.mark.parametrize("reused", [0, 2])
-def test_a_drafter_repeats_no_run_unless_it_may(
-    files: ModelFiles, reused: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = 2  # what an untrained drafter repeats within 60 tokens
-    monkeypatch.setattr("moa_shared.drafting.growing.barred_after", partial(barred_after, run=run))
-    (one,) = subject_of(files, reused, guarded=False).runs(PROMPT, ANSWER, [8], WritingLimit(60))
-    free = one.tokens
-    assert len(set(pairwise(free))) < 59
-    (two,) = subject_of(files, reused).runs(PROMPT, ANSWER, [8], WritingLimit(60))
-    written = two.tokens
-    runs = list(pairwise(written))
-    assert len(set(runs)) == len(runs)
-    same = next(at for at in range(60) if written[at] != free[at])
-    assert free[same] in barred_after(free[:same], run)  # nothing else parts the two
 
 
 @pytest.mark.parametrize(("kind", "reused"), [("moa", 0), ("moa", 2), ("eagle2", 0), ("independent", 0)])

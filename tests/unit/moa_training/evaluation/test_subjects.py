@@ -46,10 +46,8 @@ def checkpoint(files: ModelFiles, reused: int, kind: str = "moa") -> tuple[Check
     return Checkpoint(config, tensors, ""), TorchReader(teacher, "float32")
 
 
-def subject_of(
-    files: ModelFiles, reused: int, kind: str = "moa", stop_ids: Collection[int] = (), *, guarded: bool = True
-) -> DrafterSubject:
-    return DrafterSubject(*checkpoint(files, reused, kind), WeightReader(files), "float32", stop_ids, guarded=guarded)
+def subject_of(files: ModelFiles, reused: int, kind: str = "moa", stop_ids: Collection[int] = ()) -> DrafterSubject:
+    return DrafterSubject(*checkpoint(files, reused, kind), WeightReader(files), "float32", stop_ids)
 
 
 @torch.inference_mode()

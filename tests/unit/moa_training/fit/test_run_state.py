@@ -58,14 +58,6 @@ def masters(linear: nn.Module) -> MasterWeights:
     return MasterWeights(linear, SETTINGS, {name: w.detach().clone() for name, w in linear.named_parameters()})
 
 
-def update(linear: nn.Module, optimiser: MasterWeights, steps: range) -> None:
-    for step in steps:
-        generator = torch.Generator().manual_seed(step)
-        dtype = next(linear.parameters()).dtype
-        linear(torch.randn(4, 6, generator=generator).to(dtype)).square().sum().backward()
-        optimiser.step(0.01)
-
-
 def test_in_float32_it_is_adamw() -> None:
     ours, theirs = module(), module()
     optimiser = masters(ours)
@@ -92,20 +84,6 @@ def test_small_updates_add_up_below_the_resolution_of_bf16() -> None:
     assert float(linear.weight.detach().float().mean()) < 1
 
 
-def test_a_restored_optimiser_continues_as_it_would_have() -> None:
-    straight, begun, resumed = module(), module(), module(9)
-    optimiser = masters(straight)
-    update(straight, optimiser, range(8))
-    first = masters(begun)
-    update(begun, first, range(4))
-    second = masters(resumed)
-    second.restore({name: tensor.clone() for name, tensor in first.state().items()})
-    update(resumed, second, range(4, 8))
-    assert resumed.weight.equal(straight.weight)
-    with pytest.raises(CheckpointError, match="weight is missing or of another shape"):
-        second.restore(masters(nn.Linear(5, 3)).state())
-
-
 def test_a_gradient_that_overflowed_changes_nothing() -> None:
     linear = module()
     optimiser = masters(linear)
@@ -114,7 +92,8 @@ def test_a_gradient_that_overflowed_changes_nothing() -> None:
     linear.bias.grad = torch.zeros_like(linear.bias)
     optimiser.step(0.01)
     assert linear.weight.equal(before)
-    update(linear, optimiser, range(1))
+    linear(torch.ones(4, 6)).square().sum().backward()
+    optimiser.step(0.01)
     assert not linear.weight.equal(before)
 
 

@@ -7,17 +7,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.drafter.kinds.torch_layers import TorchRotary
 from moa_shared.models import ModelFiles
 from moa_training.data.batches import WHOLE, PackedBatch, RowShare, pack
 from moa_training.data.shards import TokenRow
 from moa_training.fit.setup import OBJECTIVES, drafter_config
-from moa_training.objective.objective import Lesson, Losses, Update, decoder_layer, run_layer
-from moa_training.objective.states import TrainingEagle3, draw_anchors, eagle3_rows, place_blocks, step_weights, teach
+from moa_training.objective.objective import Lesson, Losses, Update
+from moa_training.objective.states import TrainingEagle3, draw_anchors, eagle3_rows, place_blocks, step_weights
 from moa_training.settings import BlockSettings
 from moa_training.teacher.teacher import Teacher, load_teacher
-from transformers import LlamaConfig
-from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from tests.support.tiny_training import tiny_settings
 
@@ -78,13 +75,6 @@ def test_a_row_counts_where_its_conversation_goes_on_and_the_targets_choice_can_
     assert int(rows) == 19
 
 
-def test_the_teacher_chooses_from_all_and_is_compared_over_the_draft_vocabulary() -> None:
-    hidden = torch.tensor([[0.0, 3.0, 1.0, 0.0], [0.0, 1.0, 0.0, 3.0]])
-    chances, proposable = teach(hidden, torch.eye(4), torch.tensor([0, 1]))
-    assert proposable.tolist() == [True, False]
-    assert torch.allclose(chances, hidden[:, :2].softmax(-1))
-
-
 def four_rows() -> PackedBatch:
     return pack([[TokenRow(list(range(1, 20)), [(6, 19)]), TokenRow(list(range(1, 10)), [(3, 9)])]] * 4, 32)
 
@@ -136,21 +126,3 @@ def test_the_mean_of_two_processes_is_what_one_has(files: ModelFiles, kind: str)
         both = (getattr(parts[0], name) + getattr(parts[1], name)) / 2
         torch.testing.assert_close(both, getattr(whole, name))
     assert 0 <= float(whole.agreement) <= 1
-
-
-@pytest.mark.parametrize("norms", [False, True])
-def test_a_layer_over_whole_rows_is_transformers_own(norms: bool) -> None:
-    torch.manual_seed(1)
-    rope = {"rope_type": "llama3", "rope_theta": 500.0, "factor": 8.0, "low_freq_factor": 1.0}
-    rope |= {"high_freq_factor": 4.0, "original_max_position_embeddings": 16}
-    layer, x = decoder_layer(24, 6, 3, 8, 40, 1e-5, norms).eval().requires_grad_(False), torch.randn(1, 20, 24)
-    mask = torch.ones(1, 20, 20, dtype=torch.bool).tril()
-    turn = TorchRotary(8, rope)(torch.arange(20)[None], torch.float32)
-    additive = torch.zeros(1, 1, 20, 20).masked_fill(~mask[:, None], -torch.inf)
-    theirs = LlamaRotaryEmbedding(
-        LlamaConfig(head_dim=8, hidden_size=24, num_attention_heads=6, num_key_value_heads=3, rope_parameters=rope)
-    )
-    embedded = theirs(x, torch.arange(20)[None])
-    expected = layer(x, attention_mask=additive, position_embeddings=embedded)
-    cos, sin = (part[:, None] for part in turn)
-    torch.testing.assert_close(run_layer(layer, x, mask, (cos, sin)), expected, rtol=0, atol=1e-5)
