@@ -12,14 +12,9 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
-from moa_bench import machine
 from moa_bench.machine import collect_interleaved, commit_of, memory_mb, on_cores, split_cores
-from moa_bench.registry import LLAMA_CPP
-from moa_bench.report import Spread, checkout_root, paired_ratio, table, table_of, with_section
-from moa_bench.results import ORACLE, PAGE, TARGETS, compare, compare_paths, target_rows, targets_section
-from moa_bench.suites.single.tables import PLAIN, SERVER
-from moa_bench.suites.split.tables import PLAIN as STREAMING
-from moa_server.verifier import memory_check
+from moa_bench.report import Spread, checkout_root, paired_ratio, with_section
+from moa_bench.results import PAGE, TARGETS, compare, compare_paths, targets_section
 from moa_shared.errors import ConfigError, DataError, MoaError, NotFoundError
 
 from tests.support.messages import raises
@@ -108,27 +103,6 @@ def test_the_table_of_the_checkout_is_fresh() -> None:
     assert with_section(page, TARGETS, targets_section(root / "bench" / "results")) == page.read_text("utf-8")
 
 
-def test_all_sizes_are_told_together() -> None:
-    def answers(**ms: float) -> dict[str, Any]:
-        return {name: [{"tokens": 11, "first_ms": 100.0, "steady_ms": each}] for name, each in ms.items()}
-
-    rounds = [{"short": False, "answers": answers(**{PLAIN: 100.0, SERVER: 110.0, LLAMA_CPP: 165.0})}]
-    single = {"target": "one", "machine": MACHINE, "rounds": rounds}
-    answer = {"tokens": 10, "first_ms": 100.0, "same": True}
-    streamed = {STREAMING: [answer | {"seconds": 2.0}] * 2, ORACLE: [answer | {"seconds": 1.0}]}
-    split = {"machine": MACHINE | {"commit": "def"}, "rounds": [{"link": "5G", "answers": streamed}]}
-    assert list(target_rows({"single-1b": single, "split-1b": split})) == [
-        ["one", "100.0", "1.50", "1.26", "2.00", "", "AMD (2 cores)", "abc, def"]
-    ]
-
-
-def test_a_table_is_markdown_and_columns_are_formats_or_make_their_cells() -> None:
-    rows = [Spread(1.0, 0.5, 2.0, 3)]
-    twice = table_of([("ms", "{0:1}"), ("twice", lambda row: 2 * row.median)], rows)
-    assert twice.splitlines()[2] == "| 1.0 (0.5 to 2.0) | 2.0 |"
-    assert table(["what", "ms"], [["a", 1], ["b", 2.5]]) == "| what | ms |\n| --- | ---: |\n| a | 1 |\n| b | 2.5 |\n"
-
-
 def test_median_and_quartiles_and_ratios_of_pairs() -> None:
     assert Spread.of([5.0, 1.0, 2.0, 4.0, 3.0]) == Spread(3.0, 2.0, 4.0, 5)
     assert f"{Spread.of([2.0]):1}" == "2.0 (2.0 to 2.0)"
@@ -182,12 +156,3 @@ def test_a_child_stays_on_its_core_and_we_come_back() -> None:
     assert os.sched_getaffinity(0) == before
     assert split_cores(False) == (None, None)
     assert ((memory_mb(os.getpid()) or 0.0) > 10.0, memory_mb(2**22 + 1)) == (True, None)
-
-
-def test_the_share_of_large_pages_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "large_page_shares", [])
-    found = {5: memory_check.MappedPages(5, 2, 0)}
-    monkeypatch.setattr(memory_check, "mapped_pages", lambda _, process: found.get(process))
-    for process in (5, 6):
-        machine.note_large_pages(process)
-    assert machine.large_page_shares == [0.4]

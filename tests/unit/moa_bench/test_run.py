@@ -47,7 +47,7 @@ def checkout(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_result_says_what_was_run_and_where(
+def test_a_result_says_what_was_run_and_where_and_only_a_whole_one_goes_into_the_checkout(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5}, raising=False)
@@ -58,12 +58,10 @@ def test_a_result_says_what_was_run_and_where(
     assert result["cores"] == ["{3}", "{5}"]
     assert os.environ["OMP_NUM_THREADS"] == "1"
     assert capsys.readouterr().out == "3 cells\n\n"
-
-
-@pytest.mark.parametrize("quick", [False, True])
-def test_only_a_whole_result_goes_into_the_checkout(checkout: Path, quick: bool) -> None:
-    run_suite(tiny(), Effort(1), SuiteInputs(), quick=quick, json_file=None)
-    assert (checkout / "bench" / "results" / "tiny-sized.json").is_file() is not quick
+    kept = tmp_path / "bench" / "results" / "tiny-sized.json"
+    for quick in (True, False):
+        run_suite(tiny(), Effort(1), SuiteInputs(), quick=quick, json_file=None)
+        assert kept.is_file() is not quick
 
 
 @pytest.mark.parametrize(

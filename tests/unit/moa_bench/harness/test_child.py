@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 import sys
-import threading
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from inline_snapshot import snapshot
 from moa_bench.harness.child import WorkerCommand, running, running_workers
-from moa_bench.harness.links import EmulatedLink, linked
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.progress import SilentProgress
 
@@ -71,50 +66,3 @@ def test_an_engine_answers_line_by_line() -> None:
         assert workers[0].ask({"read": 7})["said"] == {"read": 7}
         assert workers[0].resident_mb == 5.0
         assert 0 < workers[0].load_s < 60
-
-
-@pytest.fixture
-def echo() -> Iterator[str]:
-    """A server that sends back what it gets, for any number of connections."""
-    listener = socket.create_server(("127.0.0.1", 0))
-
-    def talk(connection: socket.socket) -> None:
-        with connection:
-            try:
-                while data := connection.recv(65536):
-                    connection.sendall(data)
-            except OSError:
-                return
-
-    def run() -> None:
-        while True:
-            try:
-                connection, _ = listener.accept()
-            except OSError:
-                return
-            threading.Thread(target=talk, args=(connection,), daemon=True).start()
-
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
-    yield f"127.0.0.1:{listener.getsockname()[1]}"
-    listener.shutdown(socket.SHUT_RDWR)
-    listener.close()
-    thread.join(5)
-
-
-def dial(address: str) -> socket.socket:
-    return socket.create_connection(("127.0.0.1", int(address.rpartition(":")[2])), timeout=10)
-
-
-def test_a_cut_holds_everything_up(echo: str) -> None:
-    with linked(EmulatedLink("RTT 2 ms", 1.0), echo) as running, dial(running.address) as connection:
-        connection.sendall(b"1")
-        assert connection.recv(10) == b"1"
-        running.cut(0.4)
-        began = time.perf_counter()
-        connection.sendall(b"2")
-        assert connection.recv(10) == b"2"
-        assert time.perf_counter() - began >= 0.3
-        running.reset()
-        with pytest.raises(ConnectionResetError):
-            connection.recv(10)

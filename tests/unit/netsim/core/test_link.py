@@ -3,7 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from netsim.core.conditions import Bernoulli, Conditions, ConditionSchedule, DelaySpec, GilbertElliott
+from netsim.core.conditions import Bernoulli, Conditions, ConditionSchedule, DelaySpec
 from netsim.core.link import Direction, Drop, LinkModel, Reason, Release, Verdict
 
 EMPTY = Conditions()
@@ -61,19 +61,6 @@ def test_an_outage_loses_what_is_under_way_and_a_hold_keeps_it() -> None:
         verdict = model.admit(100, 0.95)
         assert (verdict.t if isinstance(verdict, Release) else verdict) == in_it
         assert arrival(model.admit(100, 2.0)) == pytest.approx(2.1)
-
-
-def test_losses_do_not_shift_the_delays_of_others() -> None:
-    delays = DelaySpec(50.0, 10.0)
-    plain = link(Conditions(delay=delays), seed=4)
-    lossy = link(Conditions(delay=delays, loss=GilbertElliott(0.1, 0.5)), seed=4)
-    first = {i: plain.admit(100, float(i)) for i in range(300)}
-    second = {i: lossy.admit(100, float(i)) for i in range(300)}
-    # The process is correlated over 50 ms, packets a second apart: a lost one takes no draw with it only if the
-    # sources are apart, which the first loss would show.
-    lost = [i for i, verdict in second.items() if isinstance(verdict, Drop)]
-    assert lost
-    assert all(first[i] == second[i] for i in range(min(lost)))
 
 
 def test_directions_draw_apart_and_the_observer_sees_every_verdict() -> None:
