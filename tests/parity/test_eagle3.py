@@ -143,16 +143,3 @@ def test_all_rounds(
         recorder.state.extend(new)
         tokens += new
     assert tokens == infer["vanilla_ids"].tolist()[: len(tokens)]
-
-
-def test_keys_and_values_of_the_prompt(
-    folder: Path, infer: dict[str, np.ndarray], files: ModelFiles, tmp_path: Path
-) -> None:
-    state = state_of(checkpoint_of(folder, files, "a_eagle3", tmp_path), files)
-    state.extend([int(infer["prompt_ids"][0]), *infer["chain.r0.fed_token_ids"].tolist()])
-    state.append_memory(0, infer["chain.r0.fc_out"])
-    state.begin()
-    held = state._cache.read(0, 24).reshape(24, 2, 2, 16)  # of each head the key, then the value
-    np.testing.assert_allclose(held[:, :, 0].swapaxes(0, 1), infer["chain.r0.kv_keys"], rtol=0, atol=1e-4)
-    np.testing.assert_allclose(held[:, :, 1].swapaxes(0, 1), infer["chain.r0.kv_values"], rtol=0, atol=1e-4)
-    np.testing.assert_allclose(np.stack(state._outputs), infer["chain.r0.prefill_hidden"], rtol=0, atol=1e-4)

@@ -11,8 +11,8 @@ from moa_server.verifier import Target
 from moa_shared.drafter.kinds.moa import KernelEncoder
 from moa_shared.drafter.kinds.moa_decoder import DraftState
 from moa_shared.drafter.kinds.weights import ArrayWeights
-from moa_shared.drafting.drafts import TreeShape, draft_chain, find_candidates
-from moa_shared.protocol.messages import Ask, Draft
+from moa_shared.drafting.drafts import TreeShape, draft_chain, draft_tree, find_candidates
+from moa_shared.protocol.messages import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, longest_path
 from moa_training.objective.blocks import Blocks
@@ -291,34 +291,17 @@ def test_chains_with_reused_layers(reference: Reference, reused_layers: int) -> 
 
 
 def test_an_answer_ends_within_an_accepted_run(reference: Reference) -> None:
-    """The authors' end-of-text case, through the server's own rule for where an answer ends."""
-    from moa_server.session.session import Session, SessionLimits
-    from moa_shared.protocol.messages import AnswerSettings, Finish
-
+    """The authors' end-of-text case, by the rule for where an answer ends."""
     end = reference.manifest["inference"]["eos_case"]["eos_token_id"]
-    prompt = reference.infer["prompt_ids"].tolist()
-    session = Session(SessionLimits(512, 512), end_of_text=frozenset({end}), decode=lambda _: "", run_ahead=False)
-    session.on_ask(Ask(1, 0, 0, prompt, AnswerSettings(), 0))
-    target = reference.target()
-    cache = target.new_cache()
-    finish = Finish.UNFINISHED
-    vanilla = reference.infer["vanilla_ids"].tolist()
+    decoding, start = Decoding(reference, 0), len(reference.infer["prompt_ids"])
+    rule = FinishRule(AnswerSettings(), start, 512, frozenset({end}), decode=lambda _: "")
+    finish, new, base = Finish.UNFINISHED, list[int](), start
     while finish is Finish.UNFINISHED:
-        plan = session.plan_step()
-        assert plan is not None
-        cache.crop(plan.cached)
-        fed = len(plan.feed)
-        parents = [*range(-1, fed - 1), *(fed + parent for parent in plan.tree.parents)]
-        output = target.forward(cache, [*plan.feed, *plan.tree.tokens], parents)
-        verification = plan.verify(output.logits[fed - 1 :].argmax(-1).tolist())
-        cache.keep([*range(fed), *(fed + node for node in verification.kept)])
-        assert session.on_verified(plan, verification)
-        finish = verification.finish
-        base = len(session.tokens)
-        drafted = vanilla[base : base + 6]
-        if finish is Finish.UNFINISHED:
-            session.on_draft(Draft(0, base, session.hashes.short_at(base), 0, tokens=drafted, parents=()))
+        base = len(decoding.tokens)
+        decoding.cycle(lambda state: draft_tree(state, PAPER_TREE, GREEDY))
+        new, finish = rule.cut(decoding.tokens[start:base], decoding.tokens[base:])
     assert finish is Finish.END_OF_TEXT
-    theirs = reference.infer["eos_case.ids"].tolist()
-    assert session.tokens == theirs[: len(session.tokens)]
-    assert session.tokens[-1] == end
+    assert len(new) < len(decoding.tokens) - base
+    tokens = [*decoding.tokens[:base], *new]
+    assert tokens == reference.infer["eos_case.ids"].tolist()[: len(tokens)]
+    assert tokens[-1] == end

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import kernel_backend
 import kernel_build
 import pytest
 from moa_kernels.variants import PROBE, library_file
@@ -139,22 +138,6 @@ def test_a_platform_of_a_wheel_names_a_target(plat_name: str, machine: str, syst
     assert (target.machine, target.system, target.zig) == (machine, system, zig)
     with pytest.raises(kernel_build.BuildError, match="--plat-name=linux is no platform that kernels are built for"):
         kernel_build.target_of("linux")
-
-
-@pytest.mark.parametrize(
-    ("options", "required"),
-    [
-        ("--quiet --plat-name=macosx_11_0_arm64", [kernel_build.ZIG]),
-        (["--quiet", "--plat-name", "macosx_11_0_arm64"], [kernel_build.ZIG]),
-        ("--quiet", []),
-    ],
-)
-def test_a_named_platform_needs_zig_whatever_is_installed(
-    commands: Path, monkeypatch: pytest.MonkeyPatch, options: str | list[str], required: list[str]
-) -> None:
-    write_compiler(commands / "cc")
-    monkeypatch.setattr("setuptools.build_meta.get_requires_for_build_wheel", lambda settings: [])
-    assert kernel_backend.get_requires_for_build_wheel({"--build-option": options}) == required
 
 
 def test_a_wheel_for_a_named_platform_has_all_variants_or_is_not_built(

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 import pytest
 from moa_bench.registry import CapacityEffort
@@ -19,6 +18,8 @@ from moa_bench.suites.capacity.tables import (
 from moa_shared.errors import ConfigError, UnavailableError
 
 PLAIN, ORACLE, SHIPPED = Strategy("plain"), Strategy("oracle", 0.8), Strategy("shipped")
+MACHINE = {"time": "2026-01-02T03:04:05+00:00", "cpu": "A CPU", "cores": 2, "packages": {"numpy": "2"}, "commit": "abc"}
+FACTS = {"machine": MACHINE, "pinned": True, "target": "A target"}
 QUESTIONS = [[[1], [1, 2]], [[3], [3, 4]]]
 PASSAGE = list(range(700))
 
@@ -107,7 +108,7 @@ def met(tokens_per_s: float, slowest: float, gap_p95_ms: float = 40.0, unserved:
     return UserStats(tokens_per_s, gap_p95_ms, 100.0, 0.98, slowest, slowest, unserved)
 
 
-def test_a_row_for_each_cell_next_to_plain_serving_of_the_same_users_and_links(facts: dict[str, Any]) -> None:
+def test_a_row_for_each_cell_next_to_plain_serving_of_the_same_users_and_links() -> None:
     cells = [
         UsersCell(1, SHIPPED, met(55.0, 55.0), 0.02, 0),
         UsersCell(16, PLAIN, met(200.0, 12.5), 0.1, 1),
@@ -116,7 +117,7 @@ def test_a_row_for_each_cell_next_to_plain_serving_of_the_same_users_and_links(f
         UsersCell(16, PLAIN, met(100.0, 12.5, unserved=12), 0.1, 0, rtt_ms=50.0),
     ]
     made = {"level": "int8", "drafter": "shipped, N = 3", "effort": CapacityEffort()}
-    text = render(facts | made | {"cells": [asdict(cell) for cell in cells]})
+    text = render(FACTS | made | {"cells": [asdict(cell) for cell in cells]})
     for part in (
         "Prompts of 50 to 4000 tokens, answers of 64, int8.",
         "text written for the same prompt before: 1.",

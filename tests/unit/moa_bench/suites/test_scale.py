@@ -13,14 +13,12 @@ from moa_bench.registry import SCALE
 from moa_bench.report import checkout_root, read_folder
 from moa_bench.suite import SuiteRun
 from moa_bench.suites.scale.measure import (
-    OF_ALL,
     World,
     all_worlds,
     crowd_rates,
     gpu_costs,
     measure,
     render,
-    rows,
     serve,
 )
 from moa_bench.suites.scale.simulator import Costs, delayed, simulate
@@ -112,18 +110,6 @@ def test_ours_is_never_much_slower_than_plain() -> None:
         assert serve(accepting(0.05), "auto", users) > 0.9 * serve(WORLD, "plain", users)
     world = all_worlds()[3]  # 200 users take it as long to compute as to read
     assert serve(world, "auto", 200) > 0.95 * serve(world, "plain", 200)
-
-
-def test_each_assumption_is_in_the_table_with_its_source() -> None:
-    worlds = all_worlds()
-    shown = rows(worlds)
-    for of, what, value, kind, source in shown:
-        assert all(map(str.strip, (of, what, source)))
-        assert float(value.split()[0]) > 0
-        assert kind in ("published", "measured", "derived", "assumed")
-    assert len({tuple(row) for row in shown}) == len(shown)
-    assert {row[0] for row in shown} == {name for world in worlds for name in world.names}
-    assert {row[0] for row in rows(worlds[:1])} == {"Llama-3-8B", "A100 80 GB", "phone", OF_ALL}
 
 
 def speed_of(answer: Mapping[str, Any]) -> float:

@@ -26,6 +26,7 @@ from moa_shared.sampling.settings import Sampling
 
 from tests.support.messages import raises
 from tests.support.tiny_models import save_drafter, save_tiny_model, small_drafter
+from tests.unit.moa_bench.suites.test_capacity import FACTS
 
 PROMPT = [5, 9, 11, 40, 5, 9, 11]
 TEXT = (5, 6, 7, 8)
@@ -175,7 +176,7 @@ def test_a_changed_text_is_in_no_speed_up_of_an_exact_method() -> None:
     assert find(figures_of(rounds[:1], []), "tree").speed_up is None
 
 
-def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, Any]) -> None:
+def test_tables_say_what_is_compared_and_where_drafting_loses() -> None:
     answers = {
         "MoA, N = 3: tree": took(240.0, forwards=4, nodes=80),
         "MoA, N = 3: as served": took(80.0, forwards=5, nodes=10),
@@ -193,7 +194,7 @@ def test_tables_say_what_is_compared_and_where_drafting_loses(facts: dict[str, A
         "details": {LLAMA_CPP: "llama.cpp v1, 1 thread"},
         "missing": {"EAGLE-2": "nobody knows"},
     }
-    text = render(facts | made)
+    text = render(FACTS | made)
     for part in (
         "2 questions, each asked of all methods in turn on the same core, greedy, on the level int8;",
         "| MoA, N = 3: as served | 125.0 | 1.50 (1.50 to 1.50) | 1.22 | 2.00 | 2.0 | 100 | 10.0 |",

@@ -2,6 +2,7 @@ import json
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import huggingface_hub
 import pytest
@@ -57,11 +58,7 @@ def test_sources_are_files_or_all_json_lines_of_a_data_set(tmp_path: Path, monke
         find_sources(["hub:a/b"], silent)
     (tmp_path / "hub" / "data" / "x.jsonl").write_text("")
     assert find_sources(["hub:a/b"], silent) == [tmp_path / "hub" / "data" / "x.jsonl"]
-
-    def fail(*_: Any, **__: Any) -> str:
-        raise OSError("no route to host")
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", fail)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", Mock(side_effect=OSError("no route to host")))
     with pytest.raises(DataError, match=r"The data set a/b cannot be fetched \(no route to host\)"):
         find_sources(["hub:a/b"], silent)
 
