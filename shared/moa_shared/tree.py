@@ -49,12 +49,6 @@ def path_to(parents: Sequence[int], node: int, first: int = 0) -> list[int]:
     return path
 
 
-def pick(parents: Sequence[int], nodes: Sequence[int]) -> list[int]:
-    """Parents of some nodes, ascending, renumbered from 0; the parent of each must be among them or the root."""
-    number = {ROOT: ROOT} | {node: index for index, node in enumerate(nodes)}
-    return [number[parents[node]] for node in nodes]
-
-
 def subtree(parents: Sequence[int], root: int, first: int = 0, most: int | None = None) -> tuple[list[int], list[int]]:
     """The nodes below `root`, and their parents, renumbered from 0.
 
@@ -136,8 +130,11 @@ class DraftTree:
         return next((child for child in self.children.get(node, ()) if self.tokens[child] == token), None)
 
     def pick(self, nodes: Iterable[int]) -> DraftTree:
+        """Some of its nodes, renumbered from 0; the parent of each must be among them or the root."""
         chosen = sorted(nodes)
-        return DraftTree(tuple(self.tokens[node] for node in chosen), tuple(pick(self.parents, chosen)))
+        number = {ROOT: ROOT} | {node: index for index, node in enumerate(chosen)}
+        parents = tuple(number[self.parents[node]] for node in chosen)
+        return DraftTree(tuple(self.tokens[node] for node in chosen), parents)
 
 
 def check_tokens(tokens: Sequence[int], vocab_size: int) -> None:

@@ -20,7 +20,7 @@ from moa_shared.constraints.compiler import DraftForm
 from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.drafting.estimates import Confidence, chance_of
 from moa_shared.drafting.growing import CHAIN, ConversationDraft, Growth, GrowthShape
-from moa_shared.drafting.guesses import SHORTEST_STANDALONE, TextGuesser, TextIndex, chance_of_copy
+from moa_shared.drafting.guesses import LOOKUP_LONGEST, SHORTEST_STANDALONE, TextGuesser, chance_of_copy
 from moa_shared.programs.machine import ms_since
 from moa_shared.sampling.settings import Constraint, Sampling
 from moa_shared.tree import ROOT, DraftTree
@@ -140,7 +140,7 @@ class MoaDrafter:
 
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
         self._follow_form(sampling)
-        return self._draft.growing.grow_on(draft, sampling)
+        return self._draft.grow_on(draft, sampling)
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         self._follow_form(sampling)
@@ -170,7 +170,7 @@ class LookupDrafter:
     most_depth = None
 
     def __init__(self, length: int) -> None:
-        self._text = TextIndex()
+        self._text = TextGuesser(longest=LOOKUP_LONGEST)
         self._length = length
 
     def restart(self, tokens: Sequence[int]) -> None:
@@ -236,7 +236,7 @@ class CompanionDrafter(MoaDrafter):
         super().restart(tokens)
 
     def commit(self, tokens: Sequence[int]) -> None:
-        choices, first = self._draft.growing.tree.choices_along(tokens), len(self._state.tokens)
+        choices, first = self._draft.tree.choices_along(tokens), len(self._state.tokens)
         super().commit(tokens)
         is_answer, self._has_written = self._has_written or len(tokens) <= MOST_DECIDED, False
         for position, (token, choice) in enumerate(zip(tokens, choices, strict=True), first) if is_answer else ():

@@ -176,9 +176,8 @@ class SessionDrafter:
         typical = self._unread <= FEW_TOKENS
         step_ms: float | None = None  # of the newest step
         while True:
-            growing = self._draft.growing
             began = time.perf_counter()
-            offered = growing.offer(pool, sampling, least)
+            offered = self._draft.offer(pool, sampling, least)
             if step_ms is not None:  # what a block says of its nodes is looked up as they are offered
                 record.step_ms.add(step_ms + (ms_since(began) if self._drafter.block_levels else 0.0))
             pool = DraftTree(pool.tokens + offered.tokens, pool.parents + offered.parents)
@@ -193,7 +192,7 @@ class SessionDrafter:
             )
             if not pays(1.0):
                 break
-            reach = growing.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
+            reach = self._draft.reach(pool, sampling) * (1.0 if reaches else 1.0 - covered)
             if not reach or not pays(reach):
                 break
             if not reaches:
@@ -203,11 +202,11 @@ class SessionDrafter:
                 if typical:
                     record.follow_ms.add(ms_since(began))
             began = time.perf_counter()
-            self._draft.growing.expand(pool, sampling)
+            self._draft.expand(pool, sampling)
             step_ms = ms_since(began) if typical or reaches else None
             reaches.append(reach)
         first = len(arrived)
-        chances = self._draft.growing.chances(pool, sampling)[first:]  # a later step may have thought better of a node
+        chances = self._draft.chances(pool, sampling)[first:]  # a later step may have thought better of a node
         if self._drafter.block_levels:  # nothing of such a draft stays anyway, and its logits are large
             self._draft.drop()
         if not steps:
@@ -256,7 +255,7 @@ class SessionDrafter:
 
     def _follow_some(self, read_rows: ReadRows, cached: int) -> None:
         if 0 < min(self._read.values()) < cached - MOST_UNREAD:
-            text, form = self._draft.state.tokens, self._draft.form
+            text, form = self._draft.state.tokens, self._draft.tree.form
             self._draft = self._new_draft()
             self._draft.restart(text)
             self._draft.follow(form)

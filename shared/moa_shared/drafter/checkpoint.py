@@ -27,7 +27,7 @@ from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import DeviceHalf, MakeRows, NewState
 from moa_shared.drafter.kinds.layout import PROJECTION
 from moa_shared.drafter.kinds.weights import DRAFT_IDS, INT8, ArrayWeights, StoredTensors, TargetParts
-from moa_shared.drafting.estimates import Confidence, ReliabilityCurve, TokenOrigin
+from moa_shared.drafting.estimates import Confidence, TokenOrigin
 from moa_shared.drafting.guesses import LONGEST_CONTEXT, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.network import Weights
@@ -350,11 +350,11 @@ def read_confidence(path: Path) -> tuple[str, Confidence]:
 
     def read(content: dict[str, Any]) -> tuple[str, Confidence]:
         shares = {origin: [float(share) for share in content["curves"][origin]] for origin in TokenOrigin}
-        return str(content[FINGERPRINT_KEY]), Confidence({key: ReliabilityCurve(each) for key, each in shares.items()})
+        return str(content[FINGERPRINT_KEY]), Confidence(shares)
 
     return read_record(path, read)
 
 
 def write_confidence(path: Path, confidence: Confidence, fingerprint: str) -> None:
-    curves = {origin: [round(share, 4) for share in curve.shares] for origin, curve in confidence.curves.items()}
+    curves = {origin: [round(share, 4) for share in shares] for origin, shares in confidence.shares.items()}
     write_record(path, {FINGERPRINT_KEY: fingerprint, "curves": curves})

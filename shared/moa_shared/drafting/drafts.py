@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.sampling.coupling import draft_candidates, draft_scores
+from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
-from moa_shared.tree import ROOT, DraftTree, path_to, pick
+from moa_shared.tree import ROOT, DraftTree, path_to
 
 Rows = npt.NDArray[np.float32]
 TokenIds = npt.NDArray[np.int64]
@@ -90,7 +90,7 @@ class Candidates(NamedTuple):
     def tree(self, nodes: int) -> tuple[DraftTree, list[int]]:
         """The tree of the `nodes` best ones, in their order, and which these are."""
         chosen = sorted(self.best(range(len(self.tokens)), nodes))
-        return DraftTree(tuple(self.tokens[index] for index in chosen), tuple(pick(self.parents, chosen))), chosen
+        return DraftTree(tuple(self.tokens), tuple(self.parents)).pick(chosen), chosen
 
 
 def draft_tree(drafter: Drafter, shape: TreeShape, sampling: Sampling) -> DraftTree:
@@ -125,14 +125,4 @@ def find_candidates(drafter: Drafter, shape: TreeShape, sampling: Sampling) -> C
 
 def draft_chain(drafter: Drafter, length: int, sampling: Sampling) -> DraftTree:
     """`length` tokens below the newest committed one, or as many as the drafter guesses."""
-    tokens: list[int] = []
-    length = min(length, drafter.most_depth or length)
-    logits = drafter.begin() if length else np.empty((1, 0), dtype=np.float32)
-    for step in range(length):
-        before = TextBefore(drafter.tokens, [tokens]) if sampling.reads_text else None
-        scores = draft_scores(logits, [drafter.next_position + step], sampling, drafter.token_ids, before)
-        column = int(scores.argmax())
-        tokens.append(column if drafter.token_ids is None else int(drafter.token_ids[column]))
-        if step + 1 < length:
-            logits = drafter.expand([tokens[-1]], [step - 1])
-    return DraftTree.chain(tokens)
+    return draft_tree(drafter, TreeShape(length, 1, length), sampling) if length else DraftTree((), ())

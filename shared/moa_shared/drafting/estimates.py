@@ -10,7 +10,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from itertools import pairwise
 
 import numpy as np
 
@@ -165,16 +164,26 @@ class DrafterTrial:
         return f"right in {self.right} of {self.tokens} tokens, what the text repeats in {self.looked_up}"
 
 
-class Confidence:
-    """What the chances of one drafter's standalone tokens are worth."""
+Shares = Sequence[float]  # of right guesses, in as many bins of stated chances from 0 to 1; never falling
 
-    def __init__(self, curves: Mapping[TokenOrigin, ReliabilityCurve]) -> None:
-        if missing := set(TokenOrigin) - set(curves):
-            raise ValueError(f"no curve for {', '.join(sorted(missing))}")
-        self.curves = dict(curves)
+
+def worth_of(chance: float, shares: Shares) -> float:
+    """What a stated chance is worth where so many of such guesses were right."""
+    return float(np.interp(chance, (np.arange(len(shares)) + 0.5) / len(shares), shares))
+
+
+class Confidence:
+    """What the chances of one drafter's standalone tokens are worth, by who says so."""
+
+    def __init__(self, shares: Mapping[TokenOrigin, Shares]) -> None:
+        for origin in TokenOrigin:
+            given = shares.get(origin, ())
+            if not given or list(given) != sorted(given) or given[0] < 0 or given[-1] > 1:
+                raise ValueError(f"no shares for {origin}, or some that fall or are not between 0 and 1")
+        self.shares = dict(shares)
 
     def chance(self, written: WrittenToken) -> float:
-        return self.curves[written.origin].corrected(written.stated)
+        return worth_of(written.stated, self.shares[written.origin])
 
 
 MOST_EVIDENCE = 50.0  # of the past: some 1,000 tokens of a companion that is right nine times in ten
@@ -214,20 +223,6 @@ def chance_of(written: WrittenToken, confidence: TokenConfidence | None) -> floa
 BINS, BIN_WEIGHT = 20, 10.0  # guesses that a bin's own chance is worth
 
 
-class ReliabilityCurve:
-    """What stated chances are worth. `shares`: of right guesses in each bin, ascending from the chance 0 to 1."""
-
-    def __init__(self, shares: Sequence[float]) -> None:
-        rising = all(before <= after for before, after in pairwise(shares))
-        if not shares or not rising or shares[0] < 0 or shares[-1] > 1:
-            raise ValueError("shares that fall, or are not between 0 and 1")
-        self.shares = tuple(shares)
-        self._middles = (np.arange(len(shares)) + 0.5) / len(shares)
-
-    def corrected(self, chance: float) -> float:
-        return float(np.interp(chance, self._middles, self.shares))
-
-
 class ReliabilityCounts:
     """Counts guesses by their stated chance. State: tries and right ones of each bin."""
 
@@ -240,7 +235,7 @@ class ReliabilityCounts:
         self._tries[place] += 1
         self._right[place] += right
 
-    def curve(self) -> ReliabilityCurve:
+    def shares(self) -> list[float]:
         """What was counted, made to never fall: isotonic regression, by pooling neighbours that do."""
         blocks: list[tuple[float, float, int]] = []  # right ones, tries, bins
         for right, tries in zip(self._right.tolist(), self._tries.tolist(), strict=True):
@@ -249,7 +244,7 @@ class ReliabilityCounts:
                 before = blocks.pop()
                 block = (before[0] + block[0], before[1] + block[1], before[2] + block[2])
             blocks.append(block)
-        return ReliabilityCurve([right / tries for right, tries, bins in blocks for _ in range(bins)])
+        return [right / tries for right, tries, bins in blocks for _ in range(bins)]
 
 
 Guess = tuple[int, float]  # a token and its log-chance

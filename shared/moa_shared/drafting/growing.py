@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from moa_shared.drafting.drafts import ConversationDrafter, Drafter
 from moa_shared.drafting.estimates import DrafterTrial, WrittenToken, likelier
-from moa_shared.drafting.guess_tree import LEAST_STEP, CandidateRanking, GuessNode, GuessTree
+from moa_shared.drafting.guess_tree import LEAST_STEP, GuessNode, GuessTree
 from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_STANDALONE, TextGuesser
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
@@ -59,10 +59,9 @@ class GrowingDraft:
     """
 
     def __init__(self, drafter: Drafter, shape: GrowthShape, guesser: TextGuesser | None = None) -> None:
-        self._drafter, self._shape = drafter, shape
+        self._shape = shape
         self._floor = math.log(shape.survival) if shape.survival > 0 else -math.inf
-        self.tree = GuessTree(guesser)
-        self._ranking = CandidateRanking(drafter, shape.breadth)
+        self.tree = GuessTree(drafter, shape.breadth, guesser)
         self._held = 0  # nodes that the drafter holds
         self._written: tuple[DraftTree, GuessNode] | None = None  # the newest draft of standalone text, and its leaf
 
@@ -76,11 +75,10 @@ class GrowingDraft:
         """Forgets all nodes; where the text stays `choices_along` still knows what the drafter has said."""
         self._written = None
         self.tree.forget(text_stays=text_stays)
-        self._ranking.forget()
 
     def commit(self, tokens: Sequence[int]) -> None:
         """Appends committed tokens; what hangs below the last of them stays."""
-        kept = self._drafter.extend(tokens)
+        kept = self.tree.drafter.extend(tokens)
         if kept is None or not self.tree.advance(tokens, kept):
             self.forget()
         else:
@@ -176,12 +174,12 @@ class GrowingDraft:
 
     def _is_open(self, node: GuessNode) -> bool:
         """Whether the drafter may be asked what follows a node: it has not been, and the draft need not end there."""
-        most = self._drafter.most_depth or math.inf
+        most = self.tree.drafter.most_depth or math.inf
         return not node.expanded and not node.is_forced_on and node.depth - self.tree.root.depth < most
 
     def _open_freely(self, nodes: Iterable[GuessNode]) -> None:
         """Gives candidates to nodes where that takes no step, since the block under way says what follows them."""
-        if self._drafter.most_depth is not None and self.tree.root.expanded:
+        if self.tree.drafter.most_depth is not None and self.tree.root.expanded:
             self._expand([node for node in nodes if self._is_open(node)])
 
     def _best_open(self, nodes: Sequence[GuessNode]) -> list[GuessNode]:
@@ -197,9 +195,9 @@ class GrowingDraft:
 
     def _expand(self, nodes: Sequence[GuessNode]) -> None:
         """Gives candidates to these nodes, and to those above them that have none."""
-        root = self.tree.root
+        tree, root = self.tree, self.tree.root
         if not root.expanded:
-            self._ranking.add_children(self.tree, [root], self._drafter.begin())
+            tree.add_candidates([root], tree.drafter.begin())
             root.state_number = ROOT
             self._held = 0
         wanted: dict[int, GuessNode] = {}
@@ -214,8 +212,7 @@ class GrowingDraft:
             node.state_number = number
         self._held += len(batch)
         parents = [node.parent.state_number if node.parent is not None else ROOT for node in batch]
-        logits = self._drafter.expand([node.token for node in batch], parents)
-        self._ranking.add_children(self.tree, batch, logits)
+        tree.add_candidates(batch, tree.drafter.expand([node.token for node in batch], parents))
 
     def _growth(self, nodes: Sequence[GuessNode]) -> Growth:
         """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""
@@ -254,7 +251,7 @@ class GrowingDraft:
     def _next_of_chain(self, node: GuessNode, room: int) -> Growth:
         """The best candidate after a node, and what follows without a step: forced, or likely in a block."""
         tokens: list[int] = []
-        first, in_blocks = node.number, self._drafter.most_depth is not None
+        first, in_blocks = node.number, self.tree.drafter.most_depth is not None
         least = self.tree.root.score + LEAST_LOG_SURVIVAL if in_blocks else -math.inf
         while len(tokens) < room and node.children:
             if tokens and not node.is_forced_on and not (in_blocks and node.expanded):
@@ -268,7 +265,9 @@ class GrowingDraft:
         return Growth(tuple(tokens), tuple(range(first, first + len(tokens))))
 
 
-class ConversationDraft:
+class ConversationDraft(GrowingDraft):
+    """The draft of one conversation, whose drafter has a state, and whose guesser learns what is committed."""
+
     def __init__(
         self,
         new_state: Callable[[], ConversationDrafter],
@@ -276,14 +275,9 @@ class ConversationDraft:
         guesser: TextGuesser | None = None,
         trial: DrafterTrial | None = None,
     ) -> None:
-        self._new_state, self._shape, self._guesser, self._trial = new_state, shape, guesser, trial
+        self._new_state, self._trial = new_state, trial
         self.state = new_state()
-        self.growing = GrowingDraft(self.state, shape, guesser)
-        self.form: ConstrainedText | None = None
-
-    def follow(self, form: ConstrainedText | None) -> None:
-        self.form = form
-        self.growing.follow(form)
+        super().__init__(self.state, shape, guesser)
 
     def restart(self, tokens: Sequence[int]) -> int:
         """Sets the tokens of the conversation; how many of them the drafter knew."""
@@ -291,29 +285,27 @@ class ConversationDraft:
         common = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         if common:
             self.state.crop(common)
-            self.growing.forget()
         else:
-            self.state = self._new_state()
-            self.growing = GrowingDraft(self.state, self._shape, self._guesser)
-            self.growing.follow(self.form)
-        self.growing.commit(tokens[common:])
-        if self._guesser is not None:
-            self._guesser.restart(tokens)
+            self.state = self.tree.drafter = self._new_state()
+        self.forget()
+        super().commit(tokens[common:])
+        if self.tree.guesser is not None:
+            self.tree.guesser.restart(tokens)
         return common
 
     def commit(self, tokens: Sequence[int]) -> None:
-        if self._guesser is not None:
+        if (guesser := self.tree.guesser) is not None:
             if self._trial is not None and self._trial.is_open:
-                for index, choice in enumerate(self.growing.tree.choices_along(tokens)):
-                    copied = self._guesser.copied(tokens[:index], 1)
+                for index, choice in enumerate(self.tree.choices_along(tokens)):
+                    copied = guesser.copied(tokens[:index], 1)
                     if choice is not None:
                         self._trial.add(tokens[index], choice[0], copied[0] if copied is not None else None)
-            self._guesser.extend(tokens)
-        self.growing.commit(tokens)
+            guesser.extend(tokens)
+        super().commit(tokens)
 
     def drop(self) -> None:
         """Forgets what was computed of a draft, which may be large, but for the choices that a trial judges."""
-        self.growing.forget(text_stays=True)
+        self.forget(text_stays=True)
         self.state.crop(self.state.next_position)
 
     def write(
@@ -324,8 +316,7 @@ class ConversationDraft:
         `written`: the text since the newest committed token, a chain. `guarded`: no run of tokens occurs in it a second
         time (`barred_after`). `copies`: what the conversation has after the same tokens is written if it is likelier.
         """
-        barred = barred_after(written.tokens) if guarded else ()
-        return self.growing.next_token(written, sampling, barred, copies=copies)
+        return self.next_token(written, sampling, barred_after(written.tokens) if guarded else (), copies=copies)
 
     def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
         if state:

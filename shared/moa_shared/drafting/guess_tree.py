@@ -14,7 +14,6 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from moa_shared.drafting.drafts import Drafter, Rows, TokenIds
 from moa_shared.drafting.estimates import Guess
@@ -65,8 +64,12 @@ class GuessNode:
 
 
 class GuessTree:
-    def __init__(self, guesser: TextGuesser | None) -> None:
-        self.guesser = guesser
+    """`breadth`: candidates of each node that the drafter expands."""
+
+    def __init__(self, drafter: Drafter, breadth: int, guesser: TextGuesser | None) -> None:
+        self.drafter, self.guesser, self._breadth = drafter, guesser, breadth
+        # Of the block under way: logits, log-scores and tokens, by position.
+        self._ranked: dict[int, tuple[Rows, Rows, TokenIds]] = {}
         self.form: ConstrainedText | None = None
         self.sampling = Sampling()
         self.call = 0
@@ -75,6 +78,7 @@ class GuessTree:
     def forget(self, *, text_stays: bool = False) -> None:
         before, self.root = self.root, GuessNode(-1, None, 0.0, 0.0, 0)
         self._said = before if text_stays else self.root
+        self._ranked.clear()
 
     def advance(self, tokens: Sequence[int], kept: Sequence[int]) -> bool:
         """Makes the node that these tokens lead to the root; whether there is such a node, which was expanded.
@@ -168,26 +172,16 @@ class GuessTree:
         copied = self.guesser.copied(self.ahead(node.parent), SHORTEST)
         return copied is not None and copied[0] == node.token
 
-
-class CandidateRanking:
-    """Ranks what a drafter says after nodes, and gives them their children. State: ranks of the block under way."""
-
-    def __init__(self, drafter: Drafter, breadth: int) -> None:
-        self._drafter, self._breadth = drafter, breadth
-        self._ranked: dict[int, tuple[Rows, Rows, TokenIds]] = {}  # logits, log-scores and tokens, by position
-
-    def forget(self) -> None:
-        self._ranked.clear()
-
-    def add_children(self, tree: GuessTree, nodes: Sequence[GuessNode], logits: npt.NDArray[np.float32]) -> None:
-        drafter, form, sampling = self._drafter, tree.form, tree.sampling
-        first = drafter.next_position - tree.root.depth
+    def add_candidates(self, nodes: Sequence[GuessNode], logits: Rows) -> None:
+        """Gives nodes their children, the best of what the drafter says after each."""
+        drafter, form, sampling = self.drafter, self.form, self.sampling
+        first = drafter.next_position - self.root.depth
         positions = [first + node.depth for node in nodes]
-        paths = [tree.ahead(node) for node in nodes] if sampling.reads_text or form is not None else []
+        paths = [self.ahead(node) for node in nodes] if sampling.reads_text or form is not None else []
         before = TextBefore(drafter.tokens, paths) if sampling.reads_text else None
         allowed = form.allowed_after(paths) if form is not None else None
         if drafter.most_depth is not None and before is None and allowed is None:
-            best, tokens = self._of_block(sampling, logits, positions)
+            best, tokens = self._of_block(logits, positions)
         else:
             most = self._breadth + SPARE
             best, tokens = draft_candidates(logits, positions, sampling, most, drafter.token_ids, before, allowed)
@@ -203,16 +197,17 @@ class CandidateRanking:
                     break  # not allowed
                 node.add(token, min(0.0, score), said=min(0.0, score))
 
-    def _of_block(self, sampling: Sampling, logits: Rows, positions: Sequence[int]) -> tuple[Rows, TokenIds]:
+    def _of_block(self, logits: Rows, positions: Sequence[int]) -> tuple[Rows, TokenIds]:
         """`draft_candidates` of rows of a block, mostly the same for a level: looked at once, it is fast enough."""
         found: list[tuple[Rows, TokenIds]] = []
         for row, position in zip(logits, positions, strict=True):
             ranked = self._ranked.get(position)
             if ranked is None or not np.array_equal(ranked[0], row):
-                most, ids = self._breadth + SPARE, self._drafter.token_ids
-                if len(self._ranked) >= (self._drafter.most_depth or 0):  # of a text that goes on below its block
+                most, drafter = self._breadth + SPARE, self.drafter
+                if len(self._ranked) >= (drafter.most_depth or 0):  # of a text that goes on below its block
                     self._ranked.clear()
-                ranked = self._ranked[position] = row, *draft_candidates(row[None], [position], sampling, most, ids)
+                best_of_row = draft_candidates(row[None], [position], self.sampling, most, drafter.token_ids)
+                ranked = self._ranked[position] = row, *best_of_row
             found.append(ranked[1:])
         best, tokens = zip(*found, strict=True)
         return np.concatenate(best), np.concatenate(tokens)

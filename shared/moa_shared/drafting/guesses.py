@@ -18,6 +18,7 @@ _PRIOR_WEIGHT = 16.0
 # A node costs the server 1 ms of 49 and some bytes, and saves a plain step if it survives.
 LEAST_SURVIVAL = 0.02
 LEAST_LOG_SURVIVAL = math.log(LEAST_SURVIVAL)
+LOOKUP_LONGEST = 3  # tokens that must agree, tried from the longest, in look-up's first description
 SHORTEST = 2  # a single token that occurred before says too little
 SHORTEST_STANDALONE = 4  # in standalone text, where a wrong token spoils all that follows and not one node (ADR 27)
 
@@ -25,49 +26,6 @@ SHORTEST_STANDALONE = 4  # in standalone text, where a wrong token spoils all th
 def chance_of_copy(size: int) -> float:
     """The chance that the token after a run of `size` tokens is what followed it before, in any conversation."""
     return _PRIOR[min(size, len(_PRIOR)) - 1]
-
-
-LONGEST = 3  # tokens that must agree, tried from the longest, as in the method's first description
-
-
-class TextIndex:
-    """A text in which runs of tokens are found at once."""
-
-    def __init__(self, longest: int = LONGEST) -> None:
-        self.tokens: list[int] = []
-        self._longest = longest
-        self._after: dict[tuple[int, ...], int] = {}
-
-    def restart(self, tokens: Sequence[int]) -> None:
-        self.tokens = []
-        self._after = {}
-        TextIndex.extend(self, tokens)
-
-    def extend(self, tokens: Sequence[int]) -> None:
-        text = self.tokens
-        for token in tokens:
-            position = len(text)
-            for size in range(1, min(self._longest, position) + 1):
-                self._after[tuple(text[position - size :])] = position
-            text.append(token)
-
-    def matched(self, ahead: Sequence[int] = (), shortest: int = 1) -> tuple[int, int]:
-        """Position after the newest occurrence of the longest run that ends the text and `ahead`, and its length.
-
-        `ahead`: a draft after the text, which alone is searched. `shortest`: the shortest run that counts; without one,
-        both numbers are 0.
-        """
-        newest = [*self.tokens[-self._longest :], *ahead][-self._longest :]
-        for size in range(len(newest), shortest - 1, -1):
-            position = self._after.get(tuple(newest[-size:]))
-            if position is not None:
-                return position, size
-        return 0, 0
-
-    def continuation(self, length: int, ahead: Sequence[int] = (), shortest: int = 1) -> list[int]:
-        """Up to `length` tokens that followed the longest such run; empty if there is none."""
-        position, size = self.matched(ahead, shortest)
-        return self.tokens[position : position + length] if size else []
 
 
 LONGEST_CONTEXT = 3  # tokens
@@ -128,14 +86,24 @@ class NgramTable:
 MOST_PLACES = 64
 
 
-class TextGuesser(TextIndex):
-    """Guesses for one conversation; what it has learned of copies stays where it restarts."""
+class TextGuesser:
+    """Guesses for one conversation, in whose text runs of up to `longest` tokens are found at once.
 
-    def __init__(self, ngrams: NgramTable | None = None) -> None:
-        super().__init__(len(_PRIOR))
-        self._ngrams = ngrams
+    What it has learned of copies stays where it restarts.
+    """
+
+    def __init__(self, ngrams: NgramTable | None = None, longest: int = len(_PRIOR)) -> None:
+        self.tokens: list[int] = []
+        self._ngrams, self._longest = ngrams, longest
+        self._after: dict[tuple[int, ...], int] = {}
         self._right = [share * _PRIOR_WEIGHT for share in _PRIOR]
         self._tries = [_PRIOR_WEIGHT] * len(_PRIOR)
+
+    def restart(self, tokens: Sequence[int]) -> None:
+        self.tokens = []
+        self._after = {}
+        for token in tokens:
+            self._append(token)
 
     def extend(self, tokens: Sequence[int]) -> None:
         """Appends tokens; each shows whether copying would have been right."""
@@ -144,7 +112,31 @@ class TextGuesser(TextIndex):
             if size:
                 self._tries[size - 1] += 1
                 self._right[size - 1] += self.tokens[position] == token
-            super().extend([token])
+            self._append(token)
+
+    def _append(self, token: int) -> None:
+        position = len(self.tokens)
+        for size in range(1, min(self._longest, position) + 1):
+            self._after[tuple(self.tokens[position - size :])] = position
+        self.tokens.append(token)
+
+    def matched(self, ahead: Sequence[int] = (), shortest: int = 1) -> tuple[int, int]:
+        """Position after the newest occurrence of the longest run that ends the text and `ahead`, and its length.
+
+        `ahead`: a draft after the text, which alone is searched. `shortest`: the shortest run that counts; without one,
+        both numbers are 0.
+        """
+        newest = [*self.tokens[-self._longest :], *ahead][-self._longest :]
+        for size in range(len(newest), shortest - 1, -1):
+            position = self._after.get(tuple(newest[-size:]))
+            if position is not None:
+                return position, size
+        return 0, 0
+
+    def continuation(self, length: int, ahead: Sequence[int] = (), shortest: int = 1) -> list[int]:
+        """Up to `length` tokens that followed the longest such run; empty if there is none."""
+        position, size = self.matched(ahead, shortest)
+        return self.tokens[position : position + length] if size else []
 
     def log_chance(self, size: int) -> float:
         """The log-chance that the token after a run of `size` tokens is what followed it before."""

@@ -18,7 +18,6 @@ from moa_shared.tree import (
     is_chain,
     longest_path,
     path_to,
-    pick,
     subtree,
 )
 
@@ -89,7 +88,7 @@ def test_a_tree_below_a_chain(parents: tuple[int, ...], length: int) -> None:
 def test_picked_nodes_keep_their_parents(parents: tuple[int, ...], data: st.DataObject) -> None:
     wanted = data.draw(st.sets(st.integers(0, len(parents) - 1))) if parents else set()
     nodes = sorted({above for node in wanted for above in ancestors(parents, node)})
-    picked = pick(parents, nodes)
+    picked = DraftTree(parents, parents).pick(nodes).parents
     assert [ROOT if parent == ROOT else nodes[parent] for parent in picked] == [parents[node] for node in nodes]
 
 

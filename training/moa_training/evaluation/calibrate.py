@@ -90,7 +90,7 @@ def fit_confidence(runs: Iterable[StandaloneRun]) -> Confidence:
     for run in runs:
         for place, written in enumerate(run.written[: min(run.right + 1, run.judged)]):
             counts[written.origin].add(chance_of(written, None), right=place < run.right)
-    return Confidence({origin: each.curve() for origin, each in counts.items()})
+    return Confidence({origin: each.shares() for origin, each in counts.items()})
 
 
 def fit_learned(runs: Iterable[StandaloneRun], start: LearnedConfidence) -> LearnedConfidence:

@@ -166,8 +166,8 @@ def evaluate(name: str, questions_path: Path, options: EvaluationOptions, progre
 def _said_of(confidence: TokenConfidence | None) -> object:
     if isinstance(confidence, LearnedConfidence):
         return [confidence.shift, confidence.evidence]
-    curves = confidence.curves if isinstance(confidence, Confidence) else {}
-    return {str(origin): curve.shares for origin, curve in curves.items()}
+    shares = confidence.shares if isinstance(confidence, Confidence) else {}
+    return {str(origin): each for origin, each in shares.items()}
 
 
 def answered(

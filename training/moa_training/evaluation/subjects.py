@@ -20,7 +20,7 @@ from moa_shared.drafter.companion import Companion
 from moa_shared.drafting.drafts import ConversationDrafter, Drafter, TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.estimates import TokenConfidence, TokenOrigin, WrittenToken
 from moa_shared.drafting.growing import CHAIN, ConversationDraft
-from moa_shared.drafting.guesses import TextGuesser, TextIndex, chance_of_copy
+from moa_shared.drafting.guesses import LOOKUP_LONGEST, TextGuesser, chance_of_copy
 from moa_shared.models.network.network import Weights
 from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.sampling.settings import Sampling
@@ -210,7 +210,7 @@ class DrafterSubject(_Subject):
 
         for cut in cuts:
             newest = len(prompt) + cut - 1
-            draft.growing.forget()
+            draft.forget()
             if new := ids[len(draft.state.tokens) : newest + 1]:
                 draft.commit(new)
             for plane, is_state in ((rows, False), (state, True)):
@@ -278,8 +278,6 @@ class CompanionSubject(DrafterSubject):
 class LookupSubject(_Subject):
     """Prompt look-up: a chain copied from the conversation, whatever the shape."""
 
-    LONGEST = 3  # tokens that must agree: as the client has it
-
     def replay(self, prompt: Sequence[int], answer: Sequence[int], shapes: Sequence[DraftShape]) -> list[Acceptance]:
         ids = [*prompt, *answer]
         return [self._replay(ids, len(prompt), shape) for shape in shapes]
@@ -293,7 +291,7 @@ class LookupSubject(_Subject):
         **_: object,
     ) -> list[StandaloneRun]:
         """Likewise; a run ends where there is nothing to copy, and none reads memory."""
-        text = TextIndex(self.LONGEST)
+        text = TextGuesser(longest=LOOKUP_LONGEST)
         text.restart(prompt)
         runs = []
 
@@ -309,7 +307,7 @@ class LookupSubject(_Subject):
         return runs
 
     def _replay(self, ids: Sequence[int], prompt: int, shape: DraftShape) -> Acceptance:
-        text, counts = TextIndex(self.LONGEST), Acceptance()
+        text, counts = TextGuesser(longest=LOOKUP_LONGEST), Acceptance()
         text.restart(ids[: prompt + 1])
         newest = prompt
         while newest + 1 < len(ids):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from moa_shared.drafting.estimates import ReliabilityCounts, ReliabilityCurve
+from moa_shared.drafting.estimates import ReliabilityCounts, worth_of
 from moa_shared.drafting.guesses import CHANCE_STEPS, LONGEST_CONTEXT, NO_TOKEN
 from moa_shared.errors import DataError
 
@@ -74,12 +74,12 @@ class NgramCounts:
 
 def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> dict[str, npt.NDArray[Any]]:
     """The arguments of an `NgramTable` of some text."""
-    curve = _correction(rows, options)
+    shares = _correction(rows, options)
     counts = NgramCounts(rows, options)
     contexts: list[Context] = []
     kept: list[list[tuple[float, int]]] = []
     for context in counts.contexts:
-        corrected = [(curve.corrected(chance), token) for chance, token in counts.best(context)]
+        corrected = [(worth_of(chance, shares), token) for chance, token in counts.best(context)]
         likely = [(chance, token) for chance, token in corrected if chance >= options.least_chance]
         if likely:
             contexts.append(context)
@@ -99,7 +99,7 @@ def build_ngrams(rows: Sequence[TokenRow], options: NgramOptions) -> dict[str, n
     }
 
 
-def _correction(rows: Sequence[TokenRow], options: NgramOptions) -> ReliabilityCurve:
+def _correction(rows: Sequence[TokenRow], options: NgramOptions) -> list[float]:
     """What the chances are worth, by rows held back."""
     counted = NgramCounts((row for number, row in enumerate(rows) if number % HELD_BACK), options)
     reliability = ReliabilityCounts()
@@ -110,7 +110,7 @@ def _correction(rows: Sequence[TokenRow], options: NgramOptions) -> ReliabilityC
             guesses[known] = counted.best(known)
         for chance, guess in guesses[known]:
             reliability.add(chance, right=guess == token)
-    return reliability.curve()
+    return reliability.shares()
 
 
 def _places(rows: Iterable[TokenRow]) -> Iterator[tuple[Context, int]]:

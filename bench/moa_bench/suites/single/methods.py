@@ -21,7 +21,7 @@ from moa_server.verifier import Target
 from moa_shared.drafter.checkpoint import SHIPPED_DRAFTERS, Checkpoint, ngrams_for, shipped_drafter
 from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.drafts import ConversationDrafter, TreeShape, draft_chain, draft_tree
-from moa_shared.drafting.guesses import TextIndex
+from moa_shared.drafting.guesses import LOOKUP_LONGEST, TextGuesser
 from moa_shared.errors import ConfigError, DataError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.files import end_of_text
@@ -173,7 +173,7 @@ class FixedDrafts(LocalDrafts):
 
 def copied_chains(nodes: int) -> Draft:
     """Prompt look-up: chains of up to `nodes` tokens that followed the newest ones before."""
-    text = TextIndex()
+    text = TextGuesser(longest=LOOKUP_LONGEST)
 
     def draft(tokens: Sequence[int], cached: int, room: int) -> DraftTree:
         text.extend(tokens[len(text.tokens) :])

@@ -195,7 +195,7 @@ def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
         newest = bench.tokens[-1]
         assert guess.tree.tokens == tuple(range(newest + 1, newest + 6))
         assert bench.drafter.steps == number + 1
-        assert not bench.session._draft.growing._ranking._ranked  # idle sessions hold no logits
+        assert not bench.session._draft.tree._ranked  # idle sessions hold no logits
         taken = range(newest + 1, newest + 7)
         bench.session.learn_guess(guess, taken)
         bench.commit(*taken)

@@ -34,7 +34,6 @@ from moa_shared.drafting.estimates import (
     BINS,
     Confidence,
     ReliabilityCounts,
-    ReliabilityCurve,
     TokenOrigin,
     WrittenToken,
 )
@@ -234,7 +233,7 @@ def test_the_one_beside_the_drafter_comes_first_and_others_are_passed_over(tmp_p
     drafter, package = tmp_path / "own" / "drafter.safetensors", tmp_path / "package"
     written = WrittenToken(7, 0.0, TokenOrigin.COPY)
     for folder, share, fingerprint in (("some", 0.25, "one"), ("other", 0.5, "two"), ("../own", 0.75, "two")):
-        curves = Confidence({origin: ReliabilityCurve([share]) for origin in TokenOrigin})
+        curves = Confidence({origin: [share] for origin in TokenOrigin})
         write_confidence(package / folder / CONFIDENCE_FILE, curves, fingerprint)
     for fingerprint, share in (("one", 0.25), ("two", 0.75)):
         found = confidence_for(fingerprint, drafter, package)
@@ -247,8 +246,8 @@ def test_it_is_read_as_it_was_written(tmp_path: Path) -> None:
     counts = ReliabilityCounts()
     for _ in range(50):
         counts.add(0.9, right=False)
-    flat = [ReliabilityCurve([share] * BINS) for share in (0.5, 0.125)]
-    before = Confidence(dict(zip(TokenOrigin, [counts.curve(), *flat], strict=True)))
+    flat = [[share] * BINS for share in (0.5, 0.125)]
+    before = Confidence(dict(zip(TokenOrigin, [counts.shares(), *flat], strict=True)))
     write_confidence(tmp_path / CONFIDENCE_FILE, before, "one")
     _, after = read_confidence(tmp_path / CONFIDENCE_FILE)
     for origin in TokenOrigin:

@@ -190,6 +190,4 @@ def test_text_that_is_written_alone_goes_on_with_another_block() -> None:
         written.append(growing.next_token(DraftTree.chain(written), GREEDY).token)
     assert drafter.blocks == 2
     assert written == 2 * drafter.levels.argmax(axis=-1).tolist()
-    assert (
-        len(growing._ranking._ranked) <= LEVELS
-    )  # rows of a large vocabulary, of which a long text would fill the memory
+    assert len(growing.tree._ranked) <= LEVELS  # rows of a large vocabulary, of which a long text would fill the memory

@@ -19,13 +19,13 @@ from moa_shared.drafting.estimates import (
     DrafterTrial,
     LearnedConfidence,
     ReliabilityCounts,
-    ReliabilityCurve,
     Smoothed,
     TokenOrigin,
     TreeAcceptance,
     WrittenToken,
     chance_of,
     likelier,
+    worth_of,
 )
 from moa_shared.tree import DraftTree
 
@@ -120,8 +120,8 @@ def test_what_was_counted_is_what_a_chance_is_worth() -> None:
     counts = ReliabilityCounts()
     for number in range(4000):
         counts.add(0.975, right=number % 2 == 0)
-    assert counts.curve().corrected(0.975) == pytest.approx(0.5, abs=0.01)
-    assert ReliabilityCounts().curve().corrected(0.525) == pytest.approx(0.525)  # nothing was counted
+    assert worth_of(0.975, counts.shares()) == pytest.approx(0.5, abs=0.01)
+    assert worth_of(0.525, ReliabilityCounts().shares()) == pytest.approx(0.525)  # nothing was counted
 
 
 @given(st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=200), st.lists(st.floats(0, 1), min_size=2))
@@ -130,25 +130,21 @@ def test_a_greater_chance_is_never_worth_less(guesses: list[tuple[float, bool]],
     for chance, right in guesses:
         counts.add(chance, right=right)
         learned.learn(chance, right=right)
-    for corrected in (counts.curve().corrected, learned.corrected):
+    for corrected in (lambda chance: worth_of(chance, counts.shares()), learned.corrected):
         worth = [corrected(chance) for chance in sorted(chances)]
         assert worth == sorted(worth)
         assert all(0 <= each <= 1 for each in worth)
 
 
-def curve(share: float) -> ReliabilityCurve:
-    return ReliabilityCurve([share] * BINS)
-
-
-def test_each_origin_has_its_curve() -> None:
+def test_each_origin_has_its_shares() -> None:
     shares = {TokenOrigin.DRAFTER: 0.5, TokenOrigin.BOTH: 0.9, TokenOrigin.COPY: 0.25}
-    confidence = Confidence({origin: curve(share) for origin, share in shares.items()})
+    confidence = Confidence({origin: [share] * BINS for origin, share in shares.items()})
     for origin, share in shares.items():
         written = WrittenToken(7, math.log(0.7), origin)
         assert confidence.chance(written) == chance_of(written, confidence) == share
         assert chance_of(written, None) == pytest.approx(0.7)
-    with pytest.raises(ValueError, match="no curve for both, copy"):
-        Confidence({TokenOrigin.DRAFTER: curve(0.9)})
+    with pytest.raises(ValueError, match="no shares for both"):
+        Confidence({TokenOrigin.DRAFTER: [0.9]})
 
 
 def test_the_likelier_guess_is_written_and_agreement_makes_it_likelier_still() -> None:

@@ -305,8 +305,8 @@ def test_standalone_text_copies_what_is_likelier_than_the_drafters_choice() -> N
 def test_copies_too_repeat_no_run_of_standalone_text(seed: int, text: list[int]) -> None:
     toy = ToyDrafter(seed)
     draft = ConversationDraft(lambda: cast(Any, toy), CHAIN, TextGuesser())
-    draft.growing.commit(text)
-    draft._guesser.restart(text * 3)  # type: ignore[union-attr]
+    GrowingDraft.commit(draft, text)
+    draft.tree.guesser.restart(text * 3)  # type: ignore[union-attr]
     written: list[int] = []
     for _ in range(20):
         written.append(draft.write(DraftTree.chain(written), GREEDY).token)

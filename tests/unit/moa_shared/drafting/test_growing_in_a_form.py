@@ -119,7 +119,7 @@ def test_what_the_text_suggests_is_drafted_only_where_the_form_allows_it() -> No
     draft.restart(text)
     form = DraftForm(ToyForms(END).begin(FORM))
     draft.follow(form.after([token(each) for each in "kind: re"]))
-    assert draft.growing.offer(DraftTree((), ()), Sampling()).tokens[0] == token("d")  # and not the newer x
+    assert draft.offer(DraftTree((), ()), Sampling()).tokens[0] == token("d")  # and not the newer x
 
 
 def test_standalone_text_is_of_the_form_even_where_the_drafter_lacks_the_token() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.drafting.growing import GrowingDraft, GrowthShape
-from moa_shared.drafting.guesses import NgramTable, TextGuesser, TextIndex
+from moa_shared.drafting.guesses import NgramTable, TextGuesser
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 
@@ -53,7 +53,7 @@ def by_search(text: list[int], ahead: list[int], longest: int) -> tuple[int, int
 def test_it_finds_the_newest_occurrence_of_the_longest_run(
     pieces: list[list[int]], ahead: list[int], longest: int
 ) -> None:
-    index = TextIndex(longest)
+    index = TextGuesser(longest=longest)
     index.restart([1, 1])
     index.restart([])
     for piece in pieces:
