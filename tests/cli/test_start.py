@@ -110,7 +110,7 @@ def test_a_device_needs_only_what_its_installation_has() -> None:
     """With the extra `client` alone: no library of forms, of servers or of training."""
     script = """
 import importlib, pkgutil, sys
-sys.modules.update(dict.fromkeys(("llguidance", "torch", "transformers", "prometheus_client", "cryptography", "mcp")))
+sys.modules.update(dict.fromkeys(("llguidance", "torch", "transformers", "gguf", "safetensors", "prometheus_client", "cryptography", "mcp")))
 import moa_client
 for module in pkgutil.walk_packages(moa_client.__path__, "moa_client."):
     if not module.name.startswith("moa_client.mcp.") and module.name != "moa_client.cli":

@@ -22,7 +22,7 @@ from moa_shared.drafter.companion import KNOWN_COMPANIONS
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.published import find_drafter, model_key
 from moa_shared.drafting.estimates import TRIAL_TOKENS
-from moa_shared.errors import CheckpointError, ConfigError
+from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.hub import HUB_ID
 from moa_shared.models.network.plan import kv_width_if_differing
@@ -237,13 +237,6 @@ def test_a_drafter_of_the_hubs_cache_is_served_and_dropped_by_its_trial(
     [warning] = logs
     assert warning["event"].startswith("the drafter guesses worse than look-up and is dropped")
     assert (warning["drafter"], warning["target"], warning["log_level"]) == ("eagle", "tiny-llama3", "warning")
-
-
-def test_a_budget_that_holds_no_conversation_is_refused(tmp_path: Path) -> None:
-    model = save_llama3(tmp_path / "tiny-llama3")
-    settings = ServerSettings(model=str(model), drafter="none", execution="int8", kv_bytes=10, cache_dir=tmp_path)
-    with pytest.raises(ConfigError, match="holds no conversation: one of"):
-        load_host(settings, SilentProgress())
 
 
 def test_a_drafter_for_layers_that_differ_names_the_widest_one_and_reuses_none_that_needs_more_than_rows(

@@ -1,7 +1,9 @@
-"""What operators see: health, and the metrics as the operations page explains them."""
+"""What operators see: health, the metrics as the operations page explains them, and the log."""
 
 from __future__ import annotations
 
+import io
+import json
 import re
 import socket
 import time
@@ -13,11 +15,14 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
+import structlog
+from moa_server.logs import configure_logs
 from moa_server.observing import GAUGES, MOST_CONNECTIONS, Metrics, Observing, _Handler
 from moa_server.service.host import Host
 from moa_shared.errors import ConfigError
 
 from tests.support.programs import CHECKOUT
+from tests.unit.moa_shared.programs.test_machine import Terminal
 
 LOADS, DRAINS = "the model is being loaded", "draining: running answers end, no new ones begin"
 SILENT, STUCK = "the event loop has not turned for N s", "a forward has been stuck for N s"
@@ -126,3 +131,48 @@ def test_callers_that_say_nothing_keep_nobody_out_and_are_ended(
 def test_a_port_in_use_is_refused_in_words(observing: Observing) -> None:
     with pytest.raises(ConfigError, match="Choose another --metrics-host or --metrics-port"):
         Observing(Metrics(), "127.0.0.1", observing.port, 30.0)
+
+
+@pytest.mark.parametrize(
+    ("log_format", "out", "is_json"),
+    [("auto", io.StringIO(), True), ("auto", Terminal(), False), ("plain", io.StringIO(), False), ("json", Terminal(), True)],
+)  # fmt: skip
+def test_format(log_format: Any, out: io.StringIO, is_json: bool) -> None:
+    assert configure_logs(log_format, "info", out) is is_json
+    structlog.get_logger().info("serving", port=5)
+    text = out.getvalue()
+    assert "serving" in text
+    assert text.startswith("{") is is_json
+    if is_json:
+        assert {"event": "serving", "port": 5, "level": "info"}.items() <= json.loads(text).items()
+
+
+def test_events_below_the_level_are_dropped_and_an_exception_is_one_line() -> None:
+    out = io.StringIO()
+    configure_logs("json", "warning", out)
+    structlog.get_logger().info("quiet")
+    structlog.get_logger().error("session failed", exc_info=ValueError("out of memory"))
+    (line,) = out.getvalue().splitlines()
+    assert json.loads(line)["exception"][0]["exc_value"] == "out of memory"
+
+
+def test_what_a_client_wrote_is_clipped_and_harmless() -> None:
+    out = Terminal()
+    configure_logs("plain", "info", out)
+    structlog.get_logger().info("call refused", reason="\x1b]52;c;aGk=\x07" + "n" * 900_000)
+    assert len(out.getvalue()) < 1000
+    assert "\x1b]52" not in out.getvalue()
+    assert "(900012 characters)" in out.getvalue()
+
+
+@pytest.mark.parametrize("log_format", ["plain", "json"])
+def test_tracebacks_come_without_what_variables_hold(log_format: Any) -> None:
+    out = io.StringIO()
+    configure_logs(log_format, "info", out)
+    conversation = " ".join(("the", "user's", "secret"))
+    try:
+        raise ValueError(f"{len(conversation)} characters")
+    except ValueError:
+        structlog.get_logger().exception("call failed")
+    assert "17 characters" in out.getvalue()
+    assert "secret" not in out.getvalue()

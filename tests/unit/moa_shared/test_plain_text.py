@@ -1,12 +1,16 @@
-"""What is no text: halves of surrogate pairs, wherever they come from."""
+"""What is no text: halves of surrogate pairs, wherever they come from; and errors as they are told."""
+
+from __future__ import annotations
 
 import unicodedata
 
+import grpc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import MismatchError, error_from_code
+from moa_shared import errors
+from moa_shared.errors import CATALOGUE, InternalError, MismatchError, MoaError, error_from_code
 from moa_shared.plain_text import is_text, marked_text, parse_request, plain_line, without_controls
 from moa_shared.protocol.handshake_checks import MAX_TEXT_CHARACTERS, clean_texts
 
@@ -91,3 +95,23 @@ def test_requests_hold_text_alone(body: str | bytes, value: object) -> None:
 def test_brackets_that_are_nested_too_deeply_are_refused() -> None:
     with says(ValueError, "its brackets are nested too deeply"):
         parse_request("[" * 100_000 + "]" * 100_000)
+
+
+@pytest.mark.parametrize("cls", CATALOGUE.values(), ids=lambda cls: cls.__name__)
+def test_every_error_has_a_status_an_exit_code_and_says_what_to_do(cls: type[MoaError]) -> None:
+    assert cls.grpc_status in grpc.StatusCode.__members__
+    assert 0 < cls.exit_code < 256
+    assert cls.code == "cancelled" or cls.default_hint.endswith(".")
+
+
+def test_codes_name_one_class_each() -> None:
+    classes = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, MoaError)]
+    assert len(classes) > 10
+    assert sorted(cls.code for cls in classes if cls is not MoaError) == sorted(CATALOGUE)
+
+
+def test_an_error_is_rebuilt_from_what_the_peer_sent() -> None:
+    error = error_from_code("mismatch", "The target model does not match.", "Do this.")
+    assert isinstance(error, MismatchError)
+    assert str(error) == "The target model does not match. Do this."
+    assert isinstance(error_from_code("from the future", "m", "h"), InternalError)

@@ -98,10 +98,6 @@ SCHEMA, REGEX, LARK = ConstraintKind.JSON_SCHEMA, ConstraintKind.REGEX, Constrai
         (SCHEMA, '{"not": {"type": "string"}}', "uses not, which cannot be enforced"),
         (SCHEMA, '{"type": "array", "uniqueItems": true}', "uses uniqueItems, which cannot be enforced"),
         (SCHEMA, '{"$ref": "http://example.com/x"}', "cannot be enforced: Resource 'http://example.com/x' is"),
-        (SCHEMA, '{"type": "strin"}', "cannot be enforced: Invalid type: strin"),
-        (SCHEMA, '{"type": "string", "format": "colour"}', "cannot be enforced: Unknown format: colour"),
-        (SCHEMA, '{"type": "string", "pattern": "(?=a)b"}', "cannot be enforced: regex parse error: (?=a)b"),
-        (SCHEMA, '{"type": "integer", "minimum": 5, "maximum": 3}', "cannot be enforced: Unsatisfiable"),
         (SCHEMA, '{"oneOf": [{"type": "object"}, {"type": "object", "properties": {}}]}', "has a oneOf whose forms"),
         (
             SCHEMA,
@@ -112,11 +108,8 @@ SCHEMA, REGEX, LARK = ConstraintKind.JSON_SCHEMA, ConstraintKind.REGEX, Constrai
         (SCHEMA, '{"maximum": Infinity}', "has inf at #/maximum, a number that cannot be enforced exactly"),
         (SCHEMA, json.dumps({"minLength": 10**50}), f"has 1{'0' * 39}… at #/minLength, a"),
         (SCHEMA, '{"maxLength": 9007199254740993}', "has 9007199254740993 at #/maxLength, a"),
-        (SCHEMA, "false", "cannot be enforced: Expecting object schema to apply options"),
         (REGEX, "a(", 'cannot be enforced: invalid regex "a(" (in regex):'),
-        (REGEX, "(?<=a)b", 'cannot be enforced: invalid regex "(?<=a)b" (in'),
         (LARK, "start: nothing", 'cannot be enforced: unknown name: "nothing"'),
-        (LARK, "not a grammar", "cannot be enforced: 1(5): Expected token ':', found"),
         (
             LARK,
             'start: %json {"a": 1} | %json {"const": 9007199254740993}',

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,15 +34,6 @@ from tests.support.model_places import put_into_hub, put_into_ollama
 from tests.support.tiny_gguf import GgufWriter
 
 ROOT = Path(__file__).resolve().parents[4]
-
-
-def test_reading_needs_neither_torch_nor_transformers() -> None:
-    modules = ("weights", "tokenizer", "source", "hub", "gguf_entry")
-    heavy = ("torch", "transformers", "gguf", "safetensors", "huggingface_hub")
-    code = f"import sys, {', '.join(f'moa_shared.models.{name}' for name in modules)}; "
-    code += f"sys.exit(any(name in sys.modules for name in {heavy}))"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "shared")}
-    assert subprocess.run([sys.executable, "-c", code], env=environment, timeout=60).returncode == 0
 
 
 def test_a_gguf_file_and_the_folder_that_holds_only_it(write_gguf: GgufWriter, cache: Path, tmp_path: Path) -> None:
@@ -215,13 +203,10 @@ def test_folders(model_folder: Path, cache: Path) -> None:
     config = json.loads(path.read_text())
     for content, words in (
         (config | {"model_type": "bert"}, "F32 bert: name is of the model family 'bert', which moa does not serve."),
-        (config | {"model_type": []}, "F32 -: name is of the model family [], which moa does not serve."),
         (
             config | {"num_hidden_layers": 9},
             "The weights of name hold no tensor model.layers.8.self_attn.o_proj.weight.",
         ),
-        (config | {"rms_norm_eps": None}, "name cannot be computed: The configuration does not set rms_norm_eps."),
-        (config | {"rms_norm_eps": "x"}, "The config.json of name has values that make no sense (could not convert"),
         (7, "- -: TMP/tiny-llama/config.json cannot be read (no JSON object)."),
     ):
         path.write_text(json.dumps(content))

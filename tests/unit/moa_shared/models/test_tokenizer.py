@@ -3,7 +3,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pytest
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import ModelFiles, load_tokenizer, resolve
@@ -35,11 +34,8 @@ def tokenizer(files: ModelFiles) -> Tokenizer:
 
 
 def sample_texts() -> list[str]:
-    """Our own sources, and made-up text of many scripts."""
-    root = Path(__file__).resolve().parents[4]
-    texts = [path.read_text("utf-8") for folder in ("docs", "shared") for path in (root / folder).rglob("*.md")]
-    texts += [path.read_text("utf-8") for path in (root / "shared").rglob("*.py")]
-    texts += [
+    """Text of many scripts, some of it made up."""
+    texts = [
         "",
         "   lead",
         "a  b   c\t\r\n\r\n 1",
@@ -54,34 +50,10 @@ def sample_texts() -> list[str]:
 
 def test_the_bytes_of_tokens_are_those_of_their_text(default_model_files: ModelFiles) -> None:
     tokenizer = load_tokenizer(default_model_files)
-    for text in sample_texts()[-206:]:
+    for text in sample_texts():
         tokens = tokenizer.encode(text)
         assert b"".join(map(tokenizer.token_bytes, tokens)) == text.encode()
     assert tokenizer.token_bytes(tokenizer.size) == b""
-
-
-@pytest.fixture
-def both(default_model_files: ModelFiles) -> tuple[Tokenizer, Any]:
-    """Our tokenizer of the default model, and transformers'."""
-    import transformers
-
-    folder = default_model_files.folder
-    return load_tokenizer(default_model_files), transformers.AutoTokenizer.from_pretrained(folder)
-
-
-@pytest.mark.torch
-def test_ids_and_texts_are_those_of_transformers(both: tuple[Tokenizer, Any]) -> None:
-    ours, theirs = both
-    for text in sample_texts():
-        ids = ours.encode(text)
-        assert ids == theirs(text, add_special_tokens=False).input_ids
-        assert ours.decode(ids) == theirs.decode(ids) == text
-        assert ours.decode(ids, skip_special_tokens=True) == theirs.decode(ids, skip_special_tokens=True)
-    choice = random.Random(1)
-    for _ in range(200):
-        ids = [choice.randrange(49152) for _ in range(20)]
-        assert ours.decode(ids) == theirs.decode(ids)
-    assert ours.eos_token_id == theirs.eos_token_id
 
 
 TEMPLATES = [
@@ -160,21 +132,6 @@ def test_tokenizer_json_may_add_bos_itself(files: ModelFiles) -> None:
     for said, added in ((None, [1]), (True, [1]), (False, [])):
         tokenizer = change(files, bos_token="<|im_start|>", add_bos_token=said)
         assert tokenizer.with_bos(tokenizer.encode("hi")) == added + tokenizer.encode("hi")
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
-        "{% if %}",
-        "{{ ''.__class__.__mro__ }}",
-        "{{ messages.append(1) }}",
-        "{% set ns = namespace() %}{% set ns._x = 1 %}",
-    ],
-)
-def test_what_a_template_must_not_do(tokenizer: Tokenizer, template: str) -> None:
-    tokenizer.chat_template = template
-    with pytest.raises(jinja2.TemplateError):
-        tokenizer.apply_chat_template(MESSAGES)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,5 @@
 """How programs begin and end."""
 
-import io
 import json
 import os
 import subprocess
@@ -15,6 +14,7 @@ from moa_shared.programs.entry import EXTRAS, StartLine, install_drafters, insta
 
 from tests.support.messages import steady
 from tests.support.programs import CHECKOUT
+from tests.unit.moa_shared.programs.test_machine import Terminal
 
 PIP = f"{sys.executable} -m pip install "
 
@@ -161,11 +161,6 @@ def test_a_program_that_is_started_without_standard_streams_has_them_on_dev_null
     closed = ["sh", "-c", 'exec "$@" <&- >&- 2>&-', "sh"]
     subprocess.run([*closed, sys.executable, "-c", CODE, program, str(report)], timeout=60, check=True)
     assert report.read_text().splitlines() == ["/dev/null False"] * 3
-
-
-class Terminal(io.StringIO):
-    def isatty(self) -> bool:
-        return True
 
 
 @pytest.mark.parametrize(

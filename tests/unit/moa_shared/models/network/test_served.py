@@ -1,4 +1,4 @@
-"""Gemma 4: what its configuration may say, its keys and values in bytes, and the text part of what sees pictures."""
+"""What configurations may say; Gemma 4: heads, its keys and values in bytes, and the text part of what sees pictures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from moa_shared.models.tiles import plan_places
 from moa_shared.models.weights import part_names
 from safetensors.numpy import load_file, save_file
 
-from tests.support.families import tiny_dense
+from tests.support.families import tiny_dense, tiny_mixture
 from tests.support.messages import says
 from tests.support.tiny_models import SIZES, save_tokenizer
 
@@ -31,83 +31,78 @@ GOOD = {"vocab_size": 8, "hidden_size": 4, "intermediate_size": 8, "num_hidden_l
 pytestmark = pytest.mark.torch
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"model_type": "gpt2"}, "it is of the model family 'gpt2', which moa does not serve"),
-        ({"model_type": None}, "it is of the model family None, which moa does not serve"),
-        ({"vocab_size": 0}, "The config.json of it has vocab_size = 0, expected a whole number from 1 to"),
-        ({"hidden_size": "many"}, "The config.json of it has hidden_size = 'many', expected a whole number from"),
-        ({"num_hidden_layers": 10**9}, "The config.json of it has num_hidden_layers = 1000000000, expected a whole"),
-        ({"rope_scaling": [[[]]]}, "The config.json of it has rotary parameters that make no sense, which"),
-        ({"layer_types": 7}, "The config.json of it has values that make no sense ('int' object is not iterable),"),
-        ({"use_sliding_window": True}, "The config.json of it has use_sliding_window, and no sliding_window, which"),
-        ({"layer_types": ["full_attention", "sliding_attention"]}, "The config.json of it has layers with a sliding"),
-        ({"num_attention_heads": 4, "num_key_value_heads": 3}, "The config.json of it has 4 query heads over 3"),
-        ({"num_attention_heads": 8}, "The config.json of it has 8 query heads over 8 key/value heads of 0 numbers"),
-        ({"head_dim": 3}, "The config.json of it has 1 query heads over 1 key/value heads of 3 numbers, which moa"),
-        ({"logits_scaling": float("nan")}, "The config.json of it has logits_scaling = nan, which moa does not"),
-        ({"logits_scaling": 0, "rms_norm_eps": 1e-5}, "The config.json of it has values that make no sense (float di"),
-        ({"rms_norm_eps": []}, "The config.json of it has values that make no sense (float() argument must be"),
-    ],
-)
-def test_what_is_refused(change: dict[str, object], message: str) -> None:
-    with says(ModelSourceError, message):
-        check_family({**GOOD, "model_type": "qwen2", **change}, "it")
-
-
-@pytest.mark.parametrize("rope", [None, {"rope_type": "llama3"}, {"rope_type": "yarn"}, {"type": "linear"}])
-def test_rotary_scaling_by_position_alone_is_served(rope: dict[str, object] | None) -> None:
-    check_family({**GOOD, "model_type": "llama", "rope_scaling": rope}, "it")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"sliding_window": 0}, "sliding_window = 0"),
-        ({"sliding_window": "5"}, "sliding_window = '5'"),
-        ({"layer_types": ["sliding_attention"]}, "values that make no sense"),
-        ({"layer_types": ["full_attention"] * 2}, "values that make no sense"),
-        ({"layer_types": ["linear_attention"]}, "layer_types"),
-        ({"no_rope_layers": [1, 1]}, "values that make no sense"),
-        ({"no_rope_layer_interval": 0}, "no_rope_layer_interval = 0"),
-        ({"use_bidirectional_attention": True}, "bidirectional attention"),
-    ],
-)
-def test_layers_that_make_no_sense_are_refused(change: dict[str, object], message: str) -> None:
-    config = {**GOOD, "model_type": "smollm3", "rms_norm_eps": 1e-5, **change}
-    with pytest.raises(ModelSourceError, match=f"The config.json of it has .*{message}.*, which moa does not compute"):
-        check_family(config, "it")
-
-
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
 SHARING = "gemma 4 with embeddings by layer"
 needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
 
 
+def tiny(family: str) -> dict[str, Any]:
+    return (tiny_mixture if family == "qwen 3" else tiny_dense)(family).config.to_dict()
+
+
+QWEN_2, SMOLLM, MIXTURE = (
+    GOOD | {"model_type": "qwen2"},
+    GOOD | {"model_type": "smollm3", "rms_norm_eps": 1e-5},
+    "qwen 3",
+)
+
+
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("config", "changes", "message"),
     [
-        ({"num_kv_shared_layers": 5}, "The config.json of tiny has values that make no sense"),
-        ({"num_kv_shared_layers": 6}, "The config.json of tiny has num_kv_shared_layers = 6, which moa does not"),
-        ({"vocab_size_per_layer_input": 96}, "The config.json of tiny has embeddings by layer for 96 of 97 tokens,"),
-        ({"hidden_size_per_layer_input": "x"}, "The config.json of tiny has values that make no sense"),
+        (QWEN_2, {"model_type": "gpt2"}, "it is of the model family 'gpt2', which moa does not serve"),
+        (QWEN_2, {"model_type": None}, "it is of the model family None, which moa does not serve"),
+        (QWEN_2, {"vocab_size": 0}, "vocab_size = 0, expected a whole number from 1 to"),
+        (QWEN_2, {"hidden_size": "many"}, "hidden_size = 'many', expected a whole number from"),
+        (QWEN_2, {"num_hidden_layers": 10**9}, "num_hidden_layers = 1000000000, expected a whole"),
+        (QWEN_2, {"rope_scaling": [[[]]]}, "rotary parameters that make no sense, which"),
+        (QWEN_2, {"layer_types": 7}, "values that make no sense ('int' object is not iterable),"),
+        (QWEN_2, {"use_sliding_window": True}, "use_sliding_window, and no sliding_window, which"),
+        (QWEN_2, {"layer_types": ["full_attention", "sliding_attention"]}, "layers with a sliding"),
+        (QWEN_2, {"num_attention_heads": 4, "num_key_value_heads": 3}, "4 query heads over 3"),
+        (QWEN_2, {"num_attention_heads": 8}, "8 query heads over 8 key/value heads of 0 numbers"),
+        (QWEN_2, {"head_dim": 3}, "1 query heads over 1 key/value heads of 3 numbers, which moa"),
+        (QWEN_2, {"logits_scaling": float("nan")}, "logits_scaling = nan, which moa does not"),
+        (QWEN_2, {"logits_scaling": 0, "rms_norm_eps": 1e-5}, "values that make no sense (float di"),
+        (QWEN_2, {"rms_norm_eps": []}, "values that make no sense (float() argument must be"),
+        (SMOLLM, {"sliding_window": 0}, "sliding_window = 0"),
+        (SMOLLM, {"sliding_window": "5"}, "sliding_window = '5'"),
+        (SMOLLM, {"layer_types": ["full_attention"] * 2}, "values that make no sense"),
+        (SMOLLM, {"layer_types": ["linear_attention"]}, "layer_types"),
+        (SMOLLM, {"no_rope_layers": [1, 1]}, "values that make no sense"),
+        (SMOLLM, {"no_rope_layer_interval": 0}, "no_rope_layer_interval = 0"),
+        (SMOLLM, {"use_bidirectional_attention": True}, "bidirectional attention"),
+        (MIXTURE, {"num_experts": 0}, "num_experts = 0, expected a whole number from 1"),
+        (MIXTURE, {"decoder_sparse_step": 0}, "decoder_sparse_step = 0, expected a"),
+        (MIXTURE, {"mlp_only_layers": 3}, "values that make no sense (argument of type"),
+        (MIXTURE, {"use_sliding_window": True, "sliding_window": 0}, "sliding_window ="),
+        (SHARING, {"num_kv_shared_layers": 5}, "values that make no sense"),
+        (SHARING, {"num_kv_shared_layers": 6}, "num_kv_shared_layers = 6, which moa does not"),
+        (SHARING, {"vocab_size_per_layer_input": 96}, "embeddings by layer for 96 of 97 tokens,"),
+        (SHARING, {"hidden_size_per_layer_input": "x"}, "values that make no sense"),
         (
+            SHARING,
             {"per_layer_config": {"1": {"head_dim": 64, "sliding_window": 3}}},
-            "The config.json of tiny has per_layer_config = {'1': {'head_dim': 64,",
+            "per_layer_config = {'1': {'head",
         ),
         (
-            {"per_layer_config": {"1": {"head_dim": 64}, "3": {"head_dim": 64}}},
-            "The config.json of tiny has layer 5, which reads keys and values of layer 1,",
+            SHARING,
+            {"per_layer_config": {each: {"head_dim": 64} for each in "13"}},
+            "layer 5, which reads keys and values",
         ),
-        ({"per_layer_config": {"0": {"num_key_value_heads": 3}}}, "The config.json of tiny has 4 query heads over 3"),
-        ({"attn_logit_softcapping": 50.0}, "The config.json of tiny has attn_logit_softcapping = 50.0, which moa"),
-        ({"use_bidirectional_attention": "all"}, "The config.json of tiny has bidirectional attention, which writes"),
+        (SHARING, {"per_layer_config": {"0": {"num_key_value_heads": 3}}}, "4 query heads over 3"),
+        (SHARING, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0, which moa"),
+        (SHARING, {"use_bidirectional_attention": "all"}, "bidirectional attention, which writes"),
     ],
 )
-def test_what_makes_no_sense_is_refused(changes: dict[str, Any], message: str) -> None:
-    with says(ModelSourceError, message):
-        check_family(tiny_dense(SHARING).config.to_dict() | changes, "tiny")
+def test_what_makes_no_sense_is_refused(config: dict[str, Any] | str, changes: dict[str, Any], message: str) -> None:
+    with says(ModelSourceError, message if "model_type" in changes else f"The config.json of it has {message}"):
+        check_family((tiny(config) if isinstance(config, str) else config) | changes, "it")
+
+
+@pytest.mark.parametrize("rope", [None, {"rope_type": "llama3"}, {"rope_type": "yarn"}, {"type": "linear"}])
+def test_rotary_scaling_by_position_alone_is_served(rope: dict[str, object] | None) -> None:
+    check_family({**GOOD, "model_type": "llama", "rope_scaling": rope}, "it")
 
 
 def test_heads_are_found_in_old_and_new_configurations() -> None:
