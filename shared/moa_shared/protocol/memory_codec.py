@@ -4,26 +4,17 @@ bf16 (2 bytes a number), int8 (1 byte and one scale a row), int4 (half a byte an
 bf16, whose range no activation leaves. Pure; tests/wire pins the layout down.
 """
 
-from enum import IntEnum
-
 import numpy as np
 import numpy.typing as npt
 
 from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import ProtocolError
+from moa_shared.protocol.messages import Codec as Codec  # whoever codes rows names it
 
 Rows = npt.NDArray[np.float32]
 
 GROUP = 32  # numbers that share a scale in int4: no loss of acceptance was measured at 32
 SCALE_BYTES = 2
-
-
-class Codec(IntEnum):
-    """How rows are coded; the numbers are those of the wire (moa.v1.Codec)."""
-
-    BF16 = 1
-    INT8 = 2
-    INT4 = 3
 
 
 def row_bytes(codec: Codec, width: int) -> int:

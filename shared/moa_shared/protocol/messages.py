@@ -11,12 +11,19 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from moa_shared.errors import ConfigError
-from moa_shared.protocol.memory_codec import Codec
 from moa_shared.sampling.settings import Sampling, TokenChances, WantedChances
 
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARACTERS = 64  # of at most four tokens each (the bytes of UTF-8), so that the window below holds it
 STOP_WINDOW_TOKENS = 256  # a stop string is looked for in the text of this many last tokens: 64 characters of 4 bytes
+
+
+class Codec(IntEnum):
+    """How rows are coded; the numbers are those of the wire (moa.v1.Codec)."""
+
+    BF16 = 1
+    INT8 = 2
+    INT4 = 3
 
 
 class Finish(IntEnum):

@@ -37,7 +37,8 @@ needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kerne
 
 
 def tiny(family: str) -> dict[str, Any]:
-    return (tiny_mixture if family == "qwen 3" else tiny_dense)(family).config.to_dict()
+    found: dict[str, Any] = (tiny_mixture if family == MIXTURE else tiny_dense)(family).config.to_dict()
+    return found
 
 
 QWEN_2, SMOLLM, MIXTURE = (
