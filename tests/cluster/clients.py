@@ -20,10 +20,9 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
-from tests.net.server_peer import Peer
+from tests.net.server_peer import PROMPT, Peer
 from tests.support.tiny_models import SIZES
 
-PROMPT = [5, 17, 42, 8, 17, 42]
 TOKENS = 400  # of an answer
 ANSWER_SECONDS = 300.0  # only a hang ends there
 READ_SECONDS = 0.01  # a piece of an answer, so that one is under way most of the time, which costs little

@@ -28,8 +28,8 @@ from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import device
-from tests.net.client_talk import GREEDY, PROMPT, SETTINGS, Screen, Servers, server_at, slow_device, talking_to, watch
-from tests.net.server_peer import Peer, generate, plain_text, tiny_target
+from tests.net.client_talk import GREEDY, SETTINGS, Screen, Servers, server_at, slow_device, talking_to, watch
+from tests.net.server_peer import PROMPT, Peer, generate, plain_text, tiny_target
 from tests.support.certificates import Authority
 from tests.support.messages import says
 from tests.support.programs import CHECKOUT

@@ -6,18 +6,18 @@ import os
 import shutil
 import subprocess
 import sys
-import urllib.error
-import urllib.request
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import httpx
 import kubernetes_validate
 import pytest
 import yaml
 from moa_server.observing import Metrics, Observing
+from moa_server.service.service import SERVICE
 from moa_server.settings import SECTION, ServerSettings
 from moa_shared.programs.config import load_settings, settings_of
 
@@ -183,28 +183,18 @@ def test_ports_and_probes_are_those_of_the_server(helm: Helm, example: str) -> N
     assert sorted(ports.values()) == sorted(int(port) for port in last("server", "EXPOSE").split())
     observing = Observing(Metrics(), "127.0.0.1", 0, hang_seconds=30)
     try:
-        answers = {}
+        answers, where = {}, f"http://127.0.0.1:{observing.port}"
         for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
             get = container[probe]["httpGet"]
             assert get["port"] == "metrics"
-            answers[get["path"]] = status(observing.port, get["path"])
+            answers[get["path"]] = httpx.get(f"{where}{get['path']}", trust_env=False).status_code
         for monitor in of_kind(objects, "ServiceMonitor"):
-            answers["/metrics"] = status(observing.port, monitor["spec"]["endpoints"][0]["path"])
+            path = monitor["spec"]["endpoints"][0]["path"]
+            assert httpx.get(f"{where}{path}", trust_env=False).status_code == 200
     finally:
         observing.stop()
     # While the model is loaded.
-    assert answers == {"/startupz": 503, "/readyz": 503, "/livez": 200} | (
-        {"/metrics": 200} if len(answers) > 3 else {}
-    )
-
-
-def status(port: int, path: str) -> int:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=60) as answer:
-            code: int = answer.status
-    except urllib.error.HTTPError as error:
-        code = error.code
-    return code
+    assert answers == {"/startupz": 503, "/readyz": 503, "/livez": 200}
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
@@ -263,32 +253,17 @@ def test_objects_find_each_other(helm: Helm, example: str) -> None:
         (found,) = [each for each in services.values() if selects(selector, each["metadata"]["labels"])]
         assert monitor["spec"]["endpoints"][0]["port"] in {each["name"] for each in found["spec"]["ports"]}
     for route in of_kind(objects, "GRPCRoute"):
-        check_route(route["spec"], services)
+        (rule,) = route["spec"]["rules"]
+        assert [each["method"]["service"] for each in rule["matches"]] == [SERVICE, "grpc.health.v1.Health"]
+        (backend,) = rule["backendRefs"]
+        assert backend["port"] in {each["port"] for each in services[backend["name"]]["spec"]["ports"]}
     for policy in of_kind(objects, "BackendTLSPolicy"):
         assert [each["name"] for each in policy["spec"]["targetRefs"]] == ["home-moa"]
     for scaler in of_kind(objects, "HorizontalPodAutoscaler"):
         assert scaler["spec"]["scaleTargetRef"]["name"] == deployment["metadata"]["name"]
-    if claims := [
-        each["persistentVolumeClaim"] for each in pod_of(objects)["spec"]["volumes"] if "persistentVolumeClaim" in each
-    ]:
-        assert claims[0]["claimName"] in {
-            each["metadata"]["name"] for each in of_kind(objects, "PersistentVolumeClaim")
-        }
-
-
-def check_route(spec: dict[str, Any], services: dict[str, Object]) -> None:
-    from moa_server.service.service import SERVICE
-
-    (rule,) = spec["rules"]
-    assert [each["method"]["service"] for each in rule["matches"]] == [SERVICE, "grpc.health.v1.Health"]
-    (backend,) = rule["backendRefs"]
-    service = services[backend["name"]]
-    assert backend["port"] in {each["port"] for each in service["spec"]["ports"]}
-
-
-def deployment(objects: list[Object]) -> Any:
-    (found,) = of_kind(objects, "Deployment")
-    return found["spec"]
+    volumes = [each for each in pod_of(objects)["spec"]["volumes"] if "persistentVolumeClaim" in each]
+    claims = [each["metadata"]["name"] for each in of_kind(objects, "PersistentVolumeClaim")]
+    assert [each["persistentVolumeClaim"]["claimName"] for each in volumes] == claims
 
 
 @pytest.mark.parametrize(
@@ -313,15 +288,13 @@ def test_values_that_are_refused(helm: Helm, values: str, words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_an_autoscaler_decides_alone(helm: Helm) -> None:
+def test_an_autoscaler_decides_alone_by_metrics_that_the_adapter_has(helm: Helm) -> None:
     objects = helm.render("autoscaling")
-    assert "replicas" not in deployment(objects)
-    (scaler,) = of_kind(objects, "HorizontalPodAutoscaler")
-    assert (scaler["spec"]["minReplicas"], scaler["spec"]["maxReplicas"]) == (2, 8)
-    assert not of_kind(helm.render(), "HorizontalPodAutoscaler")
-    one = helm.render("autoscaling", "autoscaling.kvShare=")
-    (metric,) = of_kind(one, "HorizontalPodAutoscaler")[0]["spec"]["metrics"]
-    assert metric["pods"]["metric"]["name"] == "moa_queue_oldest_seconds"
+    (deployment,), (scaler,) = of_kind(objects, "Deployment"), of_kind(objects, "HorizontalPodAutoscaler")
+    assert "replicas" not in deployment["spec"]
+    rules = yaml.safe_load((CHART / f"examples/{ADAPTER}.yaml").read_text("utf-8"))["rules"]["custom"]
+    wanted = [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"]]
+    assert [rule["name"]["as"] for rule in rules] == wanted
 
 
 def test_settings_become_the_server_s(helm: Helm) -> None:
@@ -329,10 +302,6 @@ def test_settings_become_the_server_s(helm: Helm) -> None:
     found = environment_of(helm.render(given={"settings": given}))
     known = settings_of(ServerSettings)
     assert {name: known[name].read(found[f"MOA_SERVER_{name.upper()}"], Path()) for name in given} == given
-    assert (
-        environment_of(helm.render("default", "settings.detached_seconds=0.25"))["MOA_SERVER_DETACHED_SECONDS"]
-        == "0.25"
-    )
 
 
 def test_the_limit_of_cpu_is_the_number_of_threads(helm: Helm) -> None:
@@ -354,31 +323,16 @@ def test_replicas_know_themselves_and_where_the_others_are(helm: Helm) -> None:
 
 
 def test_who_may_call(helm: Helm) -> None:
-    def rules(*values: str, given: dict[str, Any] | None = None) -> Any:
-        (policy,) = of_kind(helm.render("default", *values, given=given), "NetworkPolicy")
+    def rules(given: dict[str, Any] | None = None) -> Any:
+        (policy,) = of_kind(helm.render(given=given), "NetworkPolicy")
         return policy["spec"]
 
     assert "from" not in rules()["ingress"][0]
     clients = [{"podSelector": {"matchLabels": {"role": "phone"}}}]
-    assert rules(given={"networkPolicy": {"clients": clients}})["ingress"][0]["from"] == clients
+    assert rules({"networkPolicy": {"clients": clients}})["ingress"][0]["from"] == clients
     (metrics,) = [rule for rule in rules()["ingress"] if rule["ports"][0]["port"] == "metrics"]
     assert metrics["from"]  # never everybody
-    assert len(rules(given={"networkPolicy": {"monitoring": []}})["ingress"]) == 1
-    assert [each["port"] for rule in rules()["egress"] for each in rule["ports"]] == [53, 53]
-    assert [each["port"] for rule in rules("networkPolicy.allowHttps=true")["egress"] for each in rule["ports"]] == [53, 53, 443]  # fmt: skip
-    assert not of_kind(helm.render("default", "networkPolicy.enabled=false"), "NetworkPolicy")
-
-
-def adapter_rules() -> list[dict[str, Any]]:
-    found = yaml.safe_load((CHART / f"examples/{ADAPTER}.yaml").read_text("utf-8"))
-    rules: list[dict[str, Any]] = found["rules"]["custom"]
-    return rules
-
-
-def test_the_adapter_has_the_metrics_that_the_autoscaler_looks_at(helm: Helm) -> None:
-    (scaler,) = of_kind(helm.render("autoscaling"), "HorizontalPodAutoscaler")
-    wanted = [each["pods"]["metric"]["name"] for each in scaler["spec"]["metrics"]]
-    assert [rule["name"]["as"] for rule in adapter_rules()] == wanted
+    assert len(rules({"networkPolicy": {"monitoring": []}})["ingress"]) == 1
 
 
 def test_the_schema_has_the_server_s_settings() -> None:

@@ -105,18 +105,11 @@ def pip_mounts(folder: Path) -> list[str]:
         values[name.split(".")[-1]] = value.strip("'")
     lines = ["[global]", *(f"{name} = {value}" for name, value in values.items())]
     Path(folder, "pip.conf").write_text("\n".join(lines) + "\n")
-    places = {Path(folder, "pip.conf"): Path("/etc/pip.conf"), **{path: path for path in map(_folder, _paths(values))}}
+    words = [Path(word.removeprefix("file://")) for value in values.values() for word in value.split()]
+    # The whole of an index, whose pages refer to files beside them.
+    found = [path.parent if path.name == "simple" or path.is_file() else path for path in words if path.is_absolute()]
+    places = {Path(folder, "pip.conf"): Path("/etc/pip.conf"), **{path: path for path in found if path.exists()}}
     return [word for here, there in places.items() for word in ("--volume", f"{here}:{there}:ro")]
-
-
-def _paths(values: dict[str, str]) -> list[Path]:
-    words = [word.removeprefix("file://") for value in values.values() for word in value.split()]
-    return [Path(word) for word in words if word.startswith("/") and Path(word).exists()]
-
-
-def _folder(path: Path) -> Path:
-    """The whole of an index, whose pages refer to files beside them."""
-    return path.parent if path.name == "simple" or path.is_file() else path
 
 
 def find_engine() -> Engine:
@@ -192,15 +185,13 @@ def running(engine: Engine, image: str, *arguments: str, options: tuple[str, ...
 
 
 # One worker has the store, and builds once.
+pytestmark = [pytest.mark.long, pytest.mark.xdist_group("images"), pytest.mark.timeout(1800)]
 CACHE = "moa-test-cache"
 COMPILERS = ("cc", "gcc", "clang", "as", "ld", "make", "pip", "pip3")
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("images")
-@pytest.mark.timeout(1800)
 @pytest.mark.parametrize("image", ["server", "client", "netsim"])
-def test_an_image_is_bare(images: Engine, image: str) -> None:
+def test_an_image_is_bare_and_computes_with_the_kernels_that_were_chosen(images: Engine, image: str) -> None:
     about = images.inspect(image)
     assert about["Size"] < 1e9
     user, _, group = about["Config"]["User"].partition(":")
@@ -213,43 +204,28 @@ def test_an_image_is_bare(images: Engine, image: str) -> None:
     looked = f"for each in {' '.join(COMPILERS)}; do command -v $each; done; python -c 'import torch' 2>/dev/null && echo torch"
     found = images.once(image, "-c", looked, options=["--entrypoint", "/bin/sh"], check=False)
     assert found.stdout == ""
+    if image != "netsim":
+        said = images.once(image, "-m", "moa_kernels", options=["--entrypoint", "/opt/moa/bin/python"]).stdout
+        assert said.startswith(f"Kernels: {KERNELS} ")
 
 
-@pytest.mark.long
-@pytest.mark.xdist_group("images")
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("image", ["server", "client"])
-def test_an_image_computes_with_the_kernels_that_were_chosen(images: Engine, image: str) -> None:
-    said = images.once(image, "-m", "moa_kernels", options=["--entrypoint", "/opt/moa/bin/python"]).stdout
-    assert said.startswith(f"Kernels: {KERNELS} ")
-
-
-def serving(port: int, metrics_port: int) -> tuple[str, ...]:
-    return (
-        "--volume", f"{CACHE}:/var/cache/moa", "--env", "MOA_SERVER_HOST=127.0.0.1",
-        "--env", f"MOA_SERVER_PORT={port}", "--env", f"MOA_SERVER_METRICS_PORT={metrics_port}",
-    )  # fmt: skip
-
-
-@pytest.mark.long
-@pytest.mark.xdist_group("images")
-@pytest.mark.timeout(1800)
 def test_a_question_through_an_emulated_link(images: Engine) -> None:
     images.call("volume", "rm", "--force", CACHE)
-    port, metrics_port, link = free_port(), free_port(), free_port()
+    port, link = free_port(), free_port()
+    variables = {"HOST": "127.0.0.1", "PORT": port, "METRICS_PORT": free_port()}
+    given = [word for name, value in variables.items() for word in ("--env", f"MOA_SERVER_{name}={value}")]
+    options = ("--volume", f"{CACHE}:/var/cache/moa", *given)
     for cache in ("cold", "warm"):
-        with running(images, "server", options=serving(port, metrics_port)) as server:
+        with running(images, "server", options=options) as server:
             server.await_healthy()
             if cache == "warm":
-                ask_over(images, port, link)
+                proxy = ["proxy", "--profile", "4g", "--listen", f"127.0.0.1:{link}", "--upstream", f"127.0.0.1:{port}"]
+                with running(images, "netsim", *proxy) as netsim:
+                    direct, far = (
+                        images.once("client", *ASK, "--server", f"127.0.0.1:{each}") for each in (port, link)
+                    )
+                    assert direct.stdout.strip()
+                    assert direct.stdout == far.stdout
+                    assert netsim.stop() == 0
             assert server.stop() == 0
             assert '"stopped"' in server.log()
-
-
-def ask_over(images: Engine, port: int, link: int) -> None:
-    options = ["proxy", "--profile", "4g", "--listen", f"127.0.0.1:{link}", "--upstream", f"127.0.0.1:{port}"]
-    with running(images, "netsim", *options) as netsim:
-        answers = [images.once("client", *ASK, "--server", f"127.0.0.1:{each}").stdout for each in (port, link)]
-        assert answers[0].strip()
-        assert answers[0] == answers[1]
-        assert netsim.stop() == 0

@@ -18,9 +18,8 @@ import grpc
 import grpc.aio
 import pytest
 import yaml
-from moa_shared.protocol.messages import AnswerSettings
 
-from tests.net.server_peer import Peer, generate, tiny_target
+from tests.net.server_peer import GREEDY, PROMPT, Peer, generate, tiny_target
 from tests.net.test_server_observed import observed
 from tests.support.certificates import Authority
 from tests.support.programs import CHECKOUT, free_port
@@ -28,8 +27,6 @@ from tests.support.skipping import cannot_run
 
 DEPLOY = CHECKOUT / "deploy"
 CONFIG, RULES, DASHBOARD = DEPLOY / "prometheus/prometheus.yml", DEPLOY / "prometheus/alerts.yml", "grafana/moa.json"
-PROMPT = [5, 17, 3, 80, 41]
-SETTINGS = AnswerSettings(max_tokens=24, ignore_end_of_text=True)
 PATIENCE_SECONDS = 90.0
 WINDOW = "10s"  # of rates: ten scrapes of the test
 
@@ -122,10 +119,10 @@ async def test_every_query_returns_data(tmp_path: Path) -> None:
 
     async def ask(channel: Any) -> None:
         while True:
-            await generate(channel, PROMPT, SETTINGS)
+            await generate(channel, PROMPT, GREEDY)
             peer = Peer(channel)
             await peer.open(run_ahead=True)
-            await peer.ask(PROMPT, SETTINGS)
+            await peer.ask(PROMPT, GREEDY)
             await peer.verdict()
             await peer.draft([1, 2])
             await peer.bye()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,15 +13,12 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_bench.harness.links import RunningLink, find_links, linked
-from moa_client.tools.grammars import Reasoning, limited_grammar
 from moa_client.tools.template import ChatTemplate
-from moa_client.tools.thinking import THINKINGS
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.files import read_sampling_defaults
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import REPEAT_LAST_N
-from openai import AsyncOpenAI, OpenAI
-from openai.types.chat.chat_completion_chunk import ChatCompletionChunk, Choice
+from openai import OpenAI
 from openai.types.responses import ResponseStreamEvent
 
 from tests.support.daemon_home import Home, daemon_home
@@ -43,7 +39,7 @@ FRUIT = {
 }
 FRUITS = {"type": "array", "items": FRUIT, "minItems": 8, "maxItems": 12}
 FRUITS_QUESTION = "List some fruits with their colours, as JSON."
-Answer = list[pb.GenerateResponse]
+Answer = list[int]  # its tokens
 
 
 class Behind4G:
@@ -56,14 +52,14 @@ class Behind4G:
         self.url = home.status()["url"] + "/v1"
 
     def over_a_wire(self, asked: Iterable[tuple[str, Mapping[str, Any]]]) -> list[Answer]:
-        """What the server alone sends for questions and their sampling, which it computes together."""
+        """What the server alone writes for questions and their sampling, which it computes together."""
         with grpc.insecure_channel(self._server) as channel:
             stub = moa_pb2_grpc.MoaStub(channel)
             prompts = [(self._template.first_turn(question), pb.Sampling(**sampling)) for question, sampling in asked]
             calls = [
                 stub.Generate(pb.GenerateRequest(tokens=prompt, sampling=sampling)) for prompt, sampling in prompts
             ]
-            return [list(call) for call in calls]
+            return [[token for part in call for token in part.tokens] for call in calls]
 
 
 @pytest.fixture(scope="module")
@@ -82,75 +78,34 @@ def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
 
 
 @pytest.fixture(scope="module")
-def reasoning(tokenizer: Tokenizer) -> Reasoning:
-    """The model does not reason: its answer is taken for reasoning that a special token ends."""
-    marks = {"</think>": tokenizer.special_tokens["<file_sep>"]}
-    return Reasoning(THINKINGS[-1], is_open=True, budget=150, token_id=marks.get)
-
-
-@pytest.fixture(scope="module")
-def over_a_wire(
-    behind_4g: Behind4G, default_model_files: ModelFiles, tokenizer: Tokenizer, reasoning: Reasoning
-) -> dict[str, Answer]:
+def over_a_wire(behind_4g: Behind4G, default_model_files: ModelFiles) -> dict[str, Answer]:
     """The answers that the tests compare with."""
     fruits = pb.Constraint(kind=pb.Constraint.KIND_JSON_SCHEMA, text=json.dumps(FRUITS))
-    limited = pb.Constraint(kind=pb.Constraint.KIND_LARK, text=limited_grammar(reasoning, tokenizer.special_tokens))
     defaults = {"repeat_last_n": REPEAT_LAST_N} | read_sampling_defaults(default_model_files).said()
     asked: dict[str, tuple[str, dict[str, Any]]] = {
         "greedy": (QUESTION, {}),
         "sampled": (QUESTION, SAMPLED),
-        "chances": (QUESTION, SAMPLED | {"chances": pb.WantedChances(likeliest=2)}),
         "form": (FRUITS_QUESTION, SAMPLED | {"constraint": fruits}),
         "defaults": (QUESTION, defaults | {"temperature": 0.0}),
-        "budget": (QUESTION, SAMPLED | {"constraint": limited}),
     }
     requests = [(question, sampling | {"max_tokens": LENGTH}) for question, sampling in asked.values()]
     return dict(zip(asked, behind_4g.over_a_wire(requests), strict=True))
 
 
-def tokens_of(answer: Answer) -> list[int]:
-    return [token for part in answer for token in part.tokens]
-
-
-def text_through_cuts(
-    behind_4g: Behind4G, question: str, extensions: Mapping[str, Any] | None = None, **asked: Any
-) -> str:
+def text_through_cuts(behind_4g: Behind4G, question: str, **asked: Any) -> str:
     """An answer's text as a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
-    return "".join(
-        choice.delta.content or "" for choice in choices_through_cuts(behind_4g, question, extensions, **asked)
-    )
-
-
-def choices_through_cuts(
-    behind_4g: Behind4G, question: str, extensions: Mapping[str, Any] | None = None, **asked: Any
-) -> list[Choice]:
-    """The same as the choices of its chunks."""
-    choices: list[Choice] = []
     with OpenAI(base_url=behind_4g.url, api_key="none") as client:
         stream = client.chat.completions.create(
-            model="default",
-            messages=[{"role": "user", "content": question}],
-            top_p=1,
-            seed=SEED,
-            max_tokens=LENGTH,
-            stream=True,
-            extra_body={**PLAIN, **(extensions or {})},
-            **asked,
+            model="default", messages=[{"role": "user", "content": question}], top_p=1, seed=SEED, max_tokens=LENGTH,
+            stream=True, extra_body=PLAIN, **asked,
+        )  # fmt: skip
+        return joined_through_cuts(
+            behind_4g, (choice.delta.content or "" for chunk in stream for choice in chunk.choices)
         )
-        joined_through_cuts(behind_4g, contents(stream, choices))
-    return choices
-
-
-def contents(stream: Iterable[ChatCompletionChunk], choices: list[Choice]) -> Iterator[str]:
-    """The text of a chat's answer as it comes; notes all choices."""
-    for chunk in stream:
-        for choice in chunk.choices:
-            choices.append(choice)
-            yield choice.delta.content or ""
 
 
 def joined_through_cuts(behind_4g: Behind4G, stream: Iterable[str]) -> str:
-    """The text of a stream that is cut each time after 40 characters more, as often as CUTS_S has it."""
+    """The text of such a stream."""
     pieces: list[str] = []
     cuts = list(CUTS_S)
     for piece in stream:
@@ -166,7 +121,7 @@ def test_three_cuts_leave_the_text_as_over_a_wire(
     behind_4g: Behind4G, over_a_wire: dict[str, Answer], tokenizer: Tokenizer, name: str, temperature: float
 ) -> None:
     text = text_through_cuts(behind_4g, QUESTION, temperature=temperature)
-    assert text == tokenizer.shown(tokens_of(over_a_wire[name]))
+    assert text == tokenizer.shown(over_a_wire[name])
 
 
 def test_three_cuts_leave_a_response_as_over_a_wire(
@@ -187,7 +142,7 @@ def test_three_cuts_leave_a_response_as_over_a_wire(
     last = events[-1]
     assert last.type == "response.completed"
     assert last.response.output_text == text
-    assert text == tokenizer.shown(tokens_of(over_a_wire["greedy"]))
+    assert text == tokenizer.shown(over_a_wire["greedy"])
 
 
 def deltas(stream: Iterable[ResponseStreamEvent], events: list[ResponseStreamEvent]) -> Iterator[str]:
@@ -198,22 +153,11 @@ def deltas(stream: Iterable[ResponseStreamEvent], events: list[ResponseStreamEve
             yield event.delta
 
 
-def test_chances_through_cuts_are_those_over_a_wire_to_the_bit(
-    behind_4g: Behind4G, over_a_wire: dict[str, Answer]
-) -> None:
-    choices = choices_through_cuts(behind_4g, QUESTION, temperature=0.8, logprobs=True, top_logprobs=2)
-    told = [token for choice in choices if choice.logprobs is not None for token in choice.logprobs.content or []]
-    expected = [chances for part in over_a_wire["chances"] for chances in part.chances]
-    assert [token.logprob for token in told] == [chances.chosen for chances in expected]
-    likeliest = [[other.logprob for other in token.top_logprobs] for token in told]
-    assert likeliest == [list(chances.chances) for chances in expected]
-
-
 def test_a_form_holds_through_cuts(behind_4g: Behind4G, over_a_wire: dict[str, Answer], tokenizer: Tokenizer) -> None:
     """JSON of a schema, which is what the server alone writes under it, without drafts."""
     form = {"type": "json_schema", "json_schema": {"name": "fruits", "schema": FRUITS}}
     text = text_through_cuts(behind_4g, FRUITS_QUESTION, temperature=0.8, response_format=form)
-    assert text == tokenizer.shown(tokens_of(over_a_wire["form"]))
+    assert text == tokenizer.shown(over_a_wire["form"])
     fruits = json.loads(text)
     assert 8 <= len(fruits) <= 12
     assert all(set(fruit) == {"name", "colour"} for fruit in fruits)
@@ -244,38 +188,6 @@ async def test_a_cut_leaves_anthropics_stream_as_over_a_wire(
                 behind_4g.link.cut(2.0)
         message = await stream.get_final_message()
     assert has_cut
-    tokens = tokens_of(over_a_wire["defaults"])
+    tokens = over_a_wire["defaults"]
     assert text == tokenizer.shown(tokens)
     assert (message.stop_reason, message.usage.output_tokens) == ("end_turn", len(tokens))
-
-
-def test_a_budget_of_reasoning_holds_through_cuts(
-    behind_4g: Behind4G, over_a_wire: dict[str, Answer], tokenizer: Tokenizer, reasoning: Reasoning
-) -> None:
-    form = {"structured_outputs": {"grammar": limited_grammar(reasoning, tokenizer.special_tokens)}}
-    text = text_through_cuts(behind_4g, QUESTION, extensions=form, temperature=0.8)
-    tokens = tokens_of(over_a_wire["budget"])
-    assert tokens.index(tokenizer.special_tokens["<file_sep>"]) <= 150
-    assert text == tokenizer.shown(tokens)
-
-
-async def test_of_32_requests_at_once_none_is_lost(behind_4g: Behind4G, tokenizer: Tokenizer) -> None:
-    questions = [f"Write a short sentence about the number {number}." for number in range(32)]
-    async with AsyncOpenAI(base_url=behind_4g.url, api_key="none", max_retries=0, timeout=300) as client:
-        answers = await asyncio.gather(
-            *(
-                client.chat.completions.create(
-                    model="default",
-                    messages=[{"role": "user", "content": question}],
-                    temperature=0,
-                    max_tokens=24,
-                    extra_body=PLAIN,
-                )
-                for question in questions
-            )
-        )
-    texts = [answer.choices[0].message.content for answer in answers]
-    # Four at a time: in other batches than the daemon's.
-    asked = [(question, {"max_tokens": 24}) for question in questions]
-    fours = [behind_4g.over_a_wire(asked[first : first + 4]) for first in range(0, len(asked), 4)]
-    assert texts == [tokenizer.shown(tokens_of(answer)) for four in fours for answer in four]

@@ -122,6 +122,16 @@ async def alone(address: str, tokens: list[int], settings: AnswerSettings) -> li
         return [token async for part in stub.Generate(request) for token in part.tokens]
 
 
+def test_the_tokenizer_speaks_the_models_dialect(tokenizer: Tokenizer) -> None:
+    assert (tokenizer.eos_token_id, tokenizer.decode([2])) == (2, "<|im_end|>")
+    assert tokenizer.decode(prompt_tokens(tokenizer, "Hi")) == (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    # Digits are split off first: the double newline before a list's number stays one token.
+    assert [tokenizer.decode([token]) for token in tokenizer.encode("\n\n12")] == ["\n\n", "1", "2"]
+
+
 @pytest.mark.torch
 @pytest.mark.long
 async def test_greedy_text_is_what_transformers_generates(

@@ -1,6 +1,7 @@
 """What a client of the tiny server holds: drafters of the tiny target, with the server's own memory encoder."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, cast
 
 from moa.v1 import moa_pb2 as pb
@@ -18,7 +19,7 @@ from moa_shared.protocol.messages import Plane
 
 from tests.net.server_peer import IDENTITY, LAYERS, MODEL
 from tests.support.decoders import decoder_of
-from tests.support.tiny_models import SIZES, small_drafter
+from tests.support.tiny_models import SIZES, save_drafter, save_tiny_model, small_drafter
 
 DRAFTERS = ("none", "lookup", "random", "chain", "tree", "chain of N = 1", "tree of N = 1")
 
@@ -44,28 +45,20 @@ def stepper(target: Target, reused_layers: int) -> Stepper:
     return Stepper(target, [MemorySource(rows, made.config.memory_width, layer, fingerprint=fingerprint)])
 
 
-# A server of both: fingerprints tell them apart.
-DRAFTERS_OF_BOTH = tuple(
-    pb.Drafter(name=name, fingerprint=name[-1:].encode() * 32, reused_layers=layers)
-    for name, layers in (("tree", 0), ("tree of N = 1", 1))
-)
+@dataclass(frozen=True)
+class Source:
+    """A tiny model and a drafter of it on disk, for tests that fetch them."""
+
+    model: Path
+    drafter: Path
 
 
-def stepper_of_both(target: Target) -> Stepper:
-    """The server's side of "tree" and of "tree of N = 1"."""
-    sources = []
-    for drafter in DRAFTERS_OF_BOTH:
-        [source] = stepper(target, drafter.reused_layers).sources
-        sources.append(replace(source, fingerprint=drafter.fingerprint))
-    return Stepper(target, sources)
-
-
-def device_of_both(target: Target, name: str) -> Device:
-    """A device whose drafter is one of DRAFTERS_OF_BOTH."""
-    made = device(target, name)
-    assert made.drafting is not None
-    fingerprint = next(each.fingerprint for each in DRAFTERS_OF_BOTH if each.name == name)
-    return replace(made, drafting=replace(made.drafting, fingerprint=fingerprint))
+def make_source(folder: Path, *, reused_layers: int = 0, tied: bool = False) -> Source:
+    """Random weights."""
+    template = "{% for m in messages %}w4 {{ m.content }} w2 {% endfor %}w5 "
+    sizes: dict[str, Any] = {"max_position_embeddings": 256, "tie_word_embeddings": tied}
+    model = save_tiny_model(folder / "model", template=template, seed=1, **sizes)
+    return Source(model, save_drafter(folder / "drafter.safetensors", small_drafter(reused_layers=reused_layers)))
 
 
 def without_drafter(identity: pb.Identity = IDENTITY, **fields: Any) -> Device:

@@ -24,10 +24,9 @@ from moa_shared.tree import DraftTree
 from moa_testing import Screen as SeenScreen
 
 from tests.net.client_device import device, stepper
-from tests.net.server_peer import VOCAB, make_host
+from tests.net.server_peer import PROMPT, VOCAB, make_host
 from tests.support.messages import steady
 
-PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=80, ignore_end_of_text=True)
 GREEDY = AnswerSettings(max_tokens=80, ignore_end_of_text=True)
 # The servers wait for drafts: else the first would have the whole answer ready before it is lost. No answer ends without one.

@@ -31,6 +31,7 @@ from moa_shared.protocol.messages import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.protocol.protobuf_messages import VerdictReader, rows_from_proto, settings_to_proto
 from moa_shared.sampling.coupling import select
+from moa_shared.sampling.settings import Sampling
 
 from tests.support.tiny_models import SIZES, tiny_kernel_target, tiny_model
 
@@ -49,6 +50,9 @@ IDENTITY = pb.Identity(
 )
 DRAFTER = pb.Drafter(name="toy", fingerprint=IDENTITY.drafter_fingerprint, reused_layers=LAYERS - STATE_LAYER)
 END: Any = cast(Any, grpc.aio).EOF  # of a stream; the stubs do not know it
+PROMPT = [5, 17, 42, 8, 17, 42]
+GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
+SAMPLED = AnswerSettings(Sampling(temperature=0.9, top_p=0.95, seed=11), max_tokens=24, ignore_end_of_text=True)
 PATIENCE = 100.0  # seconds that a test waits for a frame: only a hang ends there
 
 

@@ -32,7 +32,9 @@ from moa_shared.protocol.protobuf_messages import settings_to_proto
 
 from tests.net.server_peer import (
     CONTEXT,
+    GREEDY,
     IDENTITY,
+    PROMPT,
     VOCAB,
     Peer,
     channel_to,
@@ -43,9 +45,7 @@ from tests.net.server_peer import (
     until,
 )
 
-PROMPT = [5, 17, 33, 2, 64]
 HONEST = AnswerSettings(max_tokens=60, ignore_end_of_text=True)
-GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
 TOGETHER = 16  # streams of one attack: as many as the server has sessions
 FAILURES = (grpc.RpcError, asyncio.InvalidStateError, OSError)  # what a call that the server has ended raises
 
@@ -269,9 +269,9 @@ def frame(**fields: Any) -> Send:
 IN_AN_ANSWER: list[tuple[Send, type[MoaError], str]] = [
     (frame(open=pb.Open()), ProtocolError, "Expected one Open a stream"),
     (frame(ask=pb.Ask()), ProtocolError, "Expected an Ask with an id"),
-    (ask_with(base=50), ProtocolError, "Expected an Ask with base 0 to 6, got base 50"),
+    (ask_with(base=50), ProtocolError, "Expected an Ask with base 0 to 7, got base 50"),
     (ask_with(tokens=[VOCAB]), TokenRangeError, "Token 2 is 97, outside the vocabulary"),
-    (lambda peer: peer.ask([1] * (CONTEXT - 6), GREEDY), ContextLengthError, "The conversation has 200 tokens"),
+    (lambda peer: peer.ask([1] * (CONTEXT - 7), GREEDY), ContextLengthError, "The conversation has 200 tokens"),
     (ask_with(sampling=pb.Sampling(temperature=-1)), ConfigError, "temperature is -1.0"),
     (
         ask_with(sampling=pb.Sampling(logit_bias=dict.fromkeys(range(1000), 1.0))),
@@ -280,13 +280,13 @@ IN_AN_ANSWER: list[tuple[Send, type[MoaError], str]] = [
     ),
     (lambda peer: peer.draft([1, VOCAB]), TokenRangeError, "Token 1 is 97, outside the vocabulary"),
     (
-        lambda peer: peer.send(draft=pb.Draft(base=6, prefix_hash=peer.hashes.short_at(6), tokens=[1], parents=[2])),
+        lambda peer: peer.send(draft=pb.Draft(base=7, prefix_hash=peer.hashes.short_at(7), tokens=[1], parents=[2])),
         TreeError,
         "Node 0 of a draft tree has parent -2",
     ),
     (lambda peer: peer.draft([1, 2], [-1]), ProtocolError, "Expected one parent for each token of a draft"),
     (lambda peer: peer.draft([1], base=0), ProtocolError, "Expected a Draft that names its base"),
-    (frame(ack=pb.Ack(committed=90)), ProtocolError, "Expected an Ack of at most 6 tokens, got 90"),
+    (frame(ack=pb.Ack(committed=90)), ProtocolError, "Expected an Ack of at most 7 tokens, got 90"),
     (
         frame(set_memory=pb.SetMemory(thin=pb.ThinMemory(states=4))),
         ProtocolError,

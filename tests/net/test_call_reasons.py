@@ -28,11 +28,10 @@ from moa_server.app import RunningServer
 from moa_server.verifier import Target
 from moa_shared.errors import AuthenticationError, MoaError, UnavailableError
 from moa_shared.protocol.memory_codec import Codec
-from moa_shared.protocol.messages import AnswerSettings
 
 from tests.net.client_device import device
-from tests.net.client_talk import PROMPT, Screen, server_at, talking_to, watch
-from tests.net.server_peer import VOCAB, Peer, make_host, plain_text, serving
+from tests.net.client_talk import Screen, server_at, talking_to, watch
+from tests.net.server_peer import GREEDY, PROMPT, VOCAB, Peer, make_host, plain_text, serving
 from tests.support.certificates import Authority, Pair
 from tests.support.messages import GRPC_WORDS, says, steady
 
@@ -262,7 +261,6 @@ async def test_tls_fails_behind_a_proxy(tmp_path: Path, monkeypatch: pytest.Monk
             await check("192.0.2.7:1", "its certificate is for another name", trusting, first=first)
 
 
-SETTINGS = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
 KEY = "moa_" + "k" * 43
 
 
@@ -305,12 +303,12 @@ async def test_a_conversation_over_tls_with_a_key(
         for host in ("127.0.0.1", "localhost"):
             server = server_at(f"{host}:{running.port}", Security(tls=True, authorities=trusted, key=KEY))
             async with talking_to([server], held) as (_, engine):
-                await watch(engine, screen := Screen(), PROMPT, SETTINGS)
-                assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
+                await watch(engine, screen := Screen(), PROMPT, GREEDY)
+                assert screen.text == plain_text(target, PROMPT, GREEDY)[0]
         for key in ("", "wrong"):
             async with connect([server_at(running.port, Security(tls=True, authorities=trusted, key=key))]) as link:
                 engine = ClientEngine(link, held, VOCAB, Codec.INT4)
-                for call in (link.describe(), watch(engine, Screen(), PROMPT, SETTINGS)):
+                for call in (link.describe(), watch(engine, Screen(), PROMPT, GREEDY)):
                     with says(AuthenticationError, "Add the server again with its key"):
                         await call
                 await engine.close()
@@ -379,14 +377,14 @@ async def test_a_renewed_certificate_is_used_by_the_next_connection_and_harms_no
     ):
         peer = Peer(channel)
         await peer.open()
-        await peer.ask(PROMPT, SETTINGS)
+        await peer.ask(PROMPT, GREEDY)
         await peer.verdict()  # no draft comes, so its answer waits
         authority.issue(names=("gpu.example",)).write(tmp_path)  # the client can tell it from the first
         assert running.tls is not None
         running.tls.refresh(at_once=True)
         refused = await refusal(running.port, Security(tls=True, authorities=trusted))
         assert "its certificate is for another name" in refused
-        assert await peer.finish(in_rounds=True) == plain_text(target, PROMPT, SETTINGS)[0]
+        assert await peer.finish(in_rounds=True) == plain_text(target, PROMPT, GREEDY)[0]
 
 
 async def test_a_renewed_authority(target: Target, authority: Authority, trusted: Path, tmp_path: Path) -> None:

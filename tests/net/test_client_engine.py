@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 import grpc.aio
 import numpy as np
@@ -37,16 +37,13 @@ from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import (
     DRAFTERS,
-    DRAFTERS_OF_BOTH,
     checkpoint,
     device,
-    device_of_both,
     stepper,
-    stepper_of_both,
     without_drafter,
 )
-from tests.net.client_talk import PROMPT, Screen, server_at, talking_to, watch
-from tests.net.server_peer import MODEL, make_host, plain_text, serving
+from tests.net.client_talk import Screen, server_at, talking_to, watch
+from tests.net.server_peer import MODEL, PROMPT, make_host, plain_text, serving
 
 ROUNDS, STREAMED = DraftingSettings(rounds=4), DraftingSettings(tree=True)
 
@@ -100,31 +97,6 @@ async def test_every_codec_gives_the_same_text(target: Target, codec: Codec) -> 
     settings, name = AnswerSettings(Sampling(0.7, seed=2), max_tokens=30), "tree of N = 1"
     async with asking(host_for(target, name), device(target, name), ROUNDS, codec) as engine:
         assert await ask(engine, PROMPT, settings) == plain_text(target, PROMPT, settings)[0]
-
-
-async def test_after_a_reset_the_drafter_knows_the_new_conversation_alone(target: Target) -> None:
-    async with asking(host_for(target, "chain"), device(target, "chain")) as engine:
-        for turn in (PROMPT, [9, 9, 4], PROMPT):
-            engine.rewind(0)
-            await ask(engine, turn, AnswerSettings(max_tokens=12))
-        known = cast(Any, engine.own.drafting._thread).drafter._draft.state.tokens
-        assert known == engine.conversation.tokens[: len(known)]
-
-
-@pytest.mark.parametrize("before", ["tree", "tree of N = 1"])
-async def test_another_drafter_in_the_middle_of_a_conversation_changes_no_word(target: Target, before: str) -> None:
-    settings, text = AnswerSettings(Sampling(0.8, seed=4), max_tokens=24), list[int]()
-    after = "tree of N = 1" if before == "tree" else "tree"
-    host = make_host(target, stepper=stepper_of_both(target), drafters=DRAFTERS_OF_BOTH)
-    async with asking(host, device_of_both(target, before), STREAMED) as engine:
-        for turn, following in ((PROMPT, after), ([9, 9, 4], before), ([11, 3], before)):
-            answer = await ask(engine, turn, settings)
-            text += turn
-            assert answer == plain_text(target, text, settings)[0]
-            text += answer
-            engine.own.next = device_of_both(target, following)
-        assert engine.availability.monitor.rtt_ms is not None
-        assert engine.own.drafting.online.window.step_ms.samples
 
 
 # ---------------------------------------------------------------- drafters of all kinds

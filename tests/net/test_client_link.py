@@ -29,7 +29,6 @@ from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import (
     GREEDY,
-    PROMPT,
     SETTINGS,
     WAITING,
     Screen,
@@ -41,7 +40,7 @@ from tests.net.client_talk import (
     talking_to,
     watch,
 )
-from tests.net.server_peer import make_host, plain_text, serving, until
+from tests.net.server_peer import PROMPT, make_host, plain_text, serving, until
 from tests.support.certificates import Authority
 from tests.support.messages import says
 

@@ -28,11 +28,10 @@ from moa_shared.sampling.settings import Sampling
 from netsim import LinkHandle, open_link
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import server_at
-from tests.net.server_peer import VOCAB, decode, make_host, plain_text, serving, until
+from tests.net.server_peer import PROMPT, VOCAB, decode, make_host, plain_text, serving, until
 from tests.support.answer_events import PlainTokenizer
 from tests.support.scripted_answers import openai_client
 
-PROMPT = [5, 17, 42, 8, 17, 42]
 SETTINGS = AnswerSettings(Sampling(0.7, seed=4), max_tokens=180)
 ASKED: dict[str, Any] = {"model": "default", "prompt": PROMPT, "temperature": 0.7, "seed": 4, "max_tokens": 180}
 

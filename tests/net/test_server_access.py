@@ -17,21 +17,17 @@ from moa_client.link.security import Security
 from moa_client.link.server import Server
 from moa_server.access.keys import Gate, KeyBook, KeyEntry, changing, hash_of
 from moa_server.access.limits import anonymous
-from moa_server.app import RunningServer
-from moa_server.service.admission import MOST_LINES, pause_seconds
+from moa_server.service.admission import pause_seconds
 from moa_server.verifier import Target
-from moa_shared.errors import AuthenticationError, MoaError, RateLimitError
+from moa_shared.errors import AuthenticationError, MoaError
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings
-from structlog.testing import capture_logs
 
 from tests.net.client_device import device, stepper
 from tests.net.client_talk import Screen, watch
-from tests.net.server_peer import CONTEXT, OWN, VOCAB, Peer, channel_to, make_host, plain_text, serving, until
-from tests.support.counted import Clock
+from tests.net.server_peer import PROMPT, VOCAB, Peer, channel_to, make_host, plain_text, serving, until
 
-PROMPT = [5, 17, 33, 2, 64]
 LONG = AnswerSettings(max_tokens=120, ignore_end_of_text=True)
 SHORT = AnswerSettings(max_tokens=4, ignore_end_of_text=True)
 CALLER = anonymous("ipv4:127.0.0.1:1")
@@ -105,56 +101,6 @@ async def test_a_key_that_ends_in_the_middle_of_an_answer(target: Target, tmp_pa
         assert 0 < len(screen.committed) < len(whole)
         assert screen.committed == whole[: len(screen.committed)]
         assert not host.services.registry.live_sessions
-
-
-async def test_a_limit_in_the_middle_of_an_answer_delays_it_and_loses_no_word(target: Target) -> None:
-    clock = Clock(1000.0)
-    host = make_host(target, clock=clock, run_ahead_tokens=CONTEXT, tokens_per_minute=60)
-    async with serving(host) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-        token = (await peer.open(memory=False, run_ahead=True)).resume_token
-        error = await refusal_of(peer.answer(PROMPT, LONG))
-        assert isinstance(error, RateLimitError)
-        assert error.message.startswith("The server lets this address read and write 60 tokens a minute")
-        assert error.retry_after_ms == 10_000
-        rounds, computed = 0, len(peer.tokens)
-        assert computed == 61  # a step more than a minute's worth, as the prompt's last token is paid for as fed
-        how: dict[str, Any] = {"memory": False, "resume_token": token, "run_ahead": True}
-        while (held := peer.tokens)[len(PROMPT) :] != plain_text(target, PROMPT, LONG)[0]:
-            again = Peer(channel).resume(held, LONG, len(PROMPT), **how)
-            assert isinstance(await refusal_of(again), RateLimitError)
-            clock.now += 10.0
-            peer = Peer(channel)
-            opened = await peer.resume(held, LONG, len(PROMPT), **how)
-            assert opened.cached_tokens >= len(held) - 1  # the session has waited
-            ended = asyncio.ensure_future(peer.finish())
-            await asyncio.wait([ended])
-            rounds += ended.exception() is not None
-        assert rounds == 6  # ten tokens each time
-
-
-async def test_a_flood_is_refused_counted_and_hardly_logged(target: Target) -> None:
-    host = make_host(target, peer_requests_per_minute=60)
-    async with serving(host) as running, channel_to(running) as channel:
-        honest = Peer(channel)
-        await honest.open(memory=False, run_ahead=True)
-        with capture_logs() as logs:
-            flood = asyncio.gather(*(_flood(running, calls=30) for _ in range(20)))
-            for _ in range(10):
-                assert len(await honest.answer(PROMPT, SHORT)) == SHORT.max_tokens
-            codes = [code for each in await flood for code in each]
-        refused = codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED)
-        assert codes.count(grpc.StatusCode.OK) + refused == 600
-        assert sum(entry["event"] == "call refused" for entry in logs) == MOST_LINES
-        (left_out,) = host.admission.refusals.take_left_out(host.services.clock() + 60.0)
-        assert left_out == {"code": "rate_limit", "owner": CALLER.owner, "count": refused - MOST_LINES}
-
-
-async def _flood(running: RunningServer, calls: int) -> list[grpc.StatusCode]:
-    """Calls one after the other on a connection: above 1,000 at once, gRPC drops some by itself."""
-    async with channel_to(running, OWN) as channel:
-        describe: Any = moa_pb2_grpc.MoaStub(channel).Describe
-        return [await describe(pb.DescribeRequest()).code() for _ in range(calls)]
 
 
 async def test_metadata_beyond_the_setting_is_refused(target: Target) -> None:

@@ -5,6 +5,7 @@ import random
 import re
 from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from typing import Any
 
 import grpc.aio
@@ -14,21 +15,26 @@ import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_server.app import RunningServer
+from moa_server.drafting.draft_decision import MemorySource, OwnDrafter
+from moa_server.drafting.session_drafter import ROWS_TOGETHER
 from moa_server.engine.stepper import Stepper
-from moa_server.verifier import Target
+from moa_server.verifier import Request, Target
+from moa_shared.drafting.drafts import Rows
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION, error_from_rpc
-from moa_shared.protocol.messages import AnswerSettings, Finish
+from moa_shared.protocol.messages import AnswerSettings, Finish, Plane
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.scores import log_softmax
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling, WantedChances
 from structlog.testing import capture_logs
 
-from tests.net.server_drafter import FailingDrafter, TargetDrafter, drafting_source
 from tests.net.server_peer import (
     CONTEXT,
     DRAFTER,
     END_OF_TEXT,
+    GREEDY,
     IDENTITY,
+    PROMPT,
+    SAMPLED,
     STATE_LAYER,
     VOCAB,
     Peer,
@@ -41,11 +47,8 @@ from tests.net.server_peer import (
     toy_source,
     until,
 )
+from tests.support.counted import RecordingDrafter
 from tests.support.toy_forms import FIRST, ToyForms
-
-PROMPT = [5, 17, 33, 2, 64]
-GREEDY = AnswerSettings(max_tokens=24, ignore_end_of_text=True)
-SAMPLED = AnswerSettings(Sampling(temperature=0.9, top_p=0.95, seed=11), max_tokens=24, ignore_end_of_text=True)
 
 
 async def answer_in_rounds(peer: Peer, known: Sequence[int], rng: random.Random, *, trees: bool) -> Finish:
@@ -165,6 +168,60 @@ async def test_a_long_standalone_run_is_verified_a_few_nodes_at_a_time(target: T
 ASKED = [5, 9, 11, 40]
 LONGER = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
 WARM = AnswerSettings(Sampling(1.0, seed=7), max_tokens=30, ignore_end_of_text=True)
+
+
+class TargetDrafter(RecordingDrafter):
+    """Guesses with the target itself, so that it is always right.
+
+    `sharpness`: a factor of the logits; 1 is
+    right in sampled text, more in greedy text of nearly random weights.
+    """
+
+    def __init__(self, target: Target, sharpness: float = 8.0) -> None:
+        super().__init__()
+        self.target = target
+        self.sharpness = sharpness
+        self._nodes: list[list[int]] = []  # paths
+
+    def extend(self, tokens: Sequence[int]) -> None:
+        super().extend(tokens)
+        self._nodes = []
+
+    def begin(self) -> Rows:
+        newest = len(self.tokens) - 2  # whose rows exist; memory rows come several at a time
+        assert max(self.states) == newest
+        assert newest - ROWS_TOGETHER[Plane.MEMORY] < max(self.memory, default=-1) <= newest
+        self._nodes = []
+        return self._logits([])[None]
+
+    def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
+        for token, parent in zip(tokens, parents, strict=True):
+            self._nodes.append([*(self._nodes[parent] if parent >= 0 else []), token])
+        return np.stack([self._logits(path) for path in self._nodes[-len(tokens) :]])
+
+    def _logits(self, path: Sequence[int]) -> Rows:
+        text = [*self.tokens, *path]
+        cache = self.target.new_cache()
+        output = self.target.forward_all([Request(cache, text, None, [len(text) - 1])])[0]
+        logits: Rows = self.sharpness * output.logits[0]
+        return logits
+
+
+class FailingDrafter(TargetDrafter):
+    """Fails in its third draft."""
+
+    begun = 0
+
+    def begin(self) -> Rows:
+        self.begun += 1
+        if self.begun == 3:
+            raise RuntimeError("the drafter is on fire")
+        return super().begin()
+
+
+def drafting_source(target: Target, kind: type[TargetDrafter] = TargetDrafter, sharpness: float = 8.0) -> MemorySource:
+    """A source of memory rows whose drafter is of that kind."""
+    return replace(toy_source(target), drafter=OwnDrafter(lambda: kind(target, sharpness), token_bytes=100))
 
 
 def drafting(
@@ -309,13 +366,6 @@ async def test_describe_says_what_is_served(channel: grpc.aio.Channel) -> None:
     assert list(said.codecs) == [pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4]
     assert list(said.drafters) == [DRAFTER]
     assert said.execution == pb.Execution(level="float32", exact=False, details="kernels")
-
-
-@pytest.mark.parametrize("seed", range(5))
-async def test_sampled_text_depends_on_the_seed_alone(channel: grpc.aio.Channel, target: Target, seed: int) -> None:
-    settings = AnswerSettings(Sampling(temperature=1.0, top_k=40, seed=seed), max_tokens=25)
-    first, second = await asyncio.gather(generate(channel, PROMPT, settings), generate(channel, PROMPT, settings))
-    assert first == second == plain_text(target, PROMPT, settings)
 
 
 async def given(channel: grpc.aio.Channel, tokens: list[int], **more: Any) -> list[pb.TokenChances]:

@@ -30,7 +30,9 @@ from moa_shared.protocol.messages import AnswerSettings
 
 from tests.net.server_peer import (
     CONTEXT,
+    GREEDY,
     OWN,
+    PROMPT,
     ROW_WIDTH,
     VOCAB,
     Peer,
@@ -43,10 +45,6 @@ from tests.net.server_peer import (
     until,
 )
 
-PROMPT = [5, 17, 33, 2, 64]
-GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
-
-
 # ---------------------------------------------------------------- limits
 
 
@@ -56,12 +54,15 @@ async def refused(attempt: Awaitable[object]) -> grpc.aio.AioRpcError:
     return caught.value
 
 
-async def test_over_the_limit_of_streams_one_is_refused_and_told_when_to_try_again(target: Target) -> None:
+async def test_a_server_says_how_much_of_it_is_taken_and_refuses_one_over_the_limit(target: Target) -> None:
     async with serving(make_host(target, max_streams=2)) as running, channel_to(running) as channel:
         peers = [Peer(channel), Peer(channel)]
         for peer in peers:
             await peer.open()
+            before = running.host.load
             await peer.ask(PROMPT, GREEDY)
+            await peer.verdict()
+            assert running.host.load == before + 0.5
         error = await refused(Peer(channel).open())
         assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
         assert isinstance(error_from_rpc(error), OverloadedError)
@@ -69,25 +70,9 @@ async def test_over_the_limit_of_streams_one_is_refused_and_told_when_to_try_aga
         assert isinstance(error_from_rpc(await refused(generate(channel, PROMPT, GREEDY))), OverloadedError)
         await peers[0].bye()
         await Peer(channel).open()
-
-
-async def test_a_server_says_how_much_of_it_is_taken(target: Target) -> None:
-    async with serving(make_host(target, max_streams=2)) as running, channel_to(running) as channel:
-        peer = Peer(channel)
-
-        async def load() -> float:
-            described: pb.DescribeResponse = await moa_pb2_grpc.MoaStub(channel).Describe(pb.DescribeRequest())
-            return described.load
-
-        await peer.open()
-        assert await load() == 0
-        await peer.ask(PROMPT, GREEDY)
-        await peer.verdict()
-        assert await load() == 0.5
-        await peer.finish(in_rounds=True)
-        await until(lambda: running.host.load == 0)
         running.host.lifecycle.drain()
-        assert await load() == 1
+        described: pb.DescribeResponse = await moa_pb2_grpc.MoaStub(channel).Describe(pb.DescribeRequest())
+        assert described.load == 1
 
 
 async def test_an_idle_session_loses_its_keys_and_values_and_reads_its_text_again(target: Target) -> None:

@@ -34,10 +34,20 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from tests.net.client_device import device, stepper
+from tests.net.client_device import Source, device, make_source, stepper
 from tests.net.client_talk import talking
-from tests.net.fetch_source import Source, make_source
-from tests.net.server_peer import Peer, channel_to, generate, make_host, plain_text, serving, trailer, until
+from tests.net.server_peer import (
+    GREEDY,
+    PROMPT,
+    Peer,
+    channel_to,
+    generate,
+    make_host,
+    plain_text,
+    serving,
+    trailer,
+    until,
+)
 
 
 @asynccontextmanager
@@ -67,10 +77,6 @@ async def values(observing: Observing) -> dict[str, float]:
     text = (await asyncio.to_thread(generate_latest, observing.registry)).decode()
     lines = [line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")]
     return {name: float(value) for name, value in lines}
-
-
-PROMPT = [5, 17, 3, 80, 41]
-GREEDY = AnswerSettings(max_tokens=12, ignore_end_of_text=True)
 
 
 async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: Path) -> None:

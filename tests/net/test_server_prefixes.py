@@ -4,78 +4,42 @@ a conversation goes to the one that has read its text, unless that has no room.
 
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Ended
-from moa_kernels import Page
 from moa_server.access import keys as keys_module
 from moa_server.access.limits import Caller
 from moa_server.app import RunningServer
-from moa_server.engine.live_session import LiveSession
 from moa_server.engine.schedule import Schedule
-from moa_server.engine.shared_pages import PrefixIndex
-from moa_server.engine.stepper import SessionTensors, Stepper, Work
+from moa_server.engine.stepper import Stepper, Work
 from moa_server.service.host import Host
-from moa_server.session.memory_feed import most_nbytes
 from moa_server.verifier import Target, TargetOutput
-from moa_server.verifier.kernel_target import KernelCache
 from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.net.client_device import device
 from tests.net.client_talk import Screen, Servers, serving_now, talking_to, watch
-from tests.net.server_peer import OWN, VOCAB, Peer, channel_to, make_host, plain_text, serving, toy_source, until
+from tests.net.server_peer import VOCAB, Peer, channel_to, make_host, plain_text, serving, toy_source, until
 
-PAGE, DRAFT_NODES = 64, 64
+PAGE = 64
 SHORT = AnswerSettings(max_tokens=6, ignore_end_of_text=True)
 TEXT = [random.Random(7).randrange(VOCAB) for _ in range(150)]  # two full pages and more
-PLANES = (pb.PLANE_MEMORY, pb.PLANE_REUSED_STATE)
-
-
-def pages_of(tensors: SessionTensors) -> list[Page]:
-    assert isinstance(tensors.cache, KernelCache)
-    rows = [page for store in tensors.planes.values() for page in store._pages if page is not None]
-    return [*tensors.cache.pages._pages, *rows]
 
 
 class WatchingStepper(Stepper):
-    """Counts the rows that forwards feed, and what all sessions hold at its most."""
+    """Counts the rows that forwards feed."""
 
     def __init__(self, target: Target) -> None:
         super().__init__(target, [toy_source(target)])
         self.fed = 0
-        self.most_nbytes = 0
-        self.index: PrefixIndex[LiveSession] | None = None
-        self._all: list[SessionTensors] = []
-
-    def new_tensors(self) -> SessionTensors:
-        tensors = super().new_tensors()
-        self._all.append(tensors)
-        return tensors
-
-    def held_nbytes(self) -> int:
-        pages = {id(page): page for tensors in self._all for page in pages_of(tensors)}
-        texts = [*self.index._roots.values()] if self.index is not None else []
-        while texts:
-            text = texts.pop()
-            texts += text.pages.values()
-            pages |= {id(page): page for page in (text.keys_values, *text.states.values()) if page is not None}
-        return sum(page.nbytes for page in pages.values())
-
-    def most_nbytes_of(self, tokens: int) -> int:
-        """What a conversation of so many tokens is promised, with all planes."""
-        rows, widths = tokens + DRAFT_NODES, self.widths(self.sources[0], reused_state=True)
-        return self.target.new_cache().most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
 
     def forward_all(self, work: Sequence[Work]) -> list[TargetOutput]:
-        outputs = super().forward_all(work)
         self.fed += sum(len(each.plan.feed) for each in work)
-        self.most_nbytes = max(self.most_nbytes, self.held_nbytes())
-        return outputs
+        return super().forward_all(work)
 
 
 @pytest.fixture
@@ -83,12 +47,8 @@ def stepper(int8_target: Target) -> WatchingStepper:
     return WatchingStepper(int8_target)
 
 
-@asynccontextmanager
-async def sharing(stepper: WatchingStepper, **settings: Any) -> AsyncIterator[RunningServer]:
-    host = make_host(stepper.target, stepper=stepper, **{"prefill_chunk": 32, "draft_nodes": DRAFT_NODES, **settings})
-    stepper.index = host.services.engine.pages.index
-    async with serving(host) as running:
-        yield running
+def sharing(stepper: WatchingStepper) -> AbstractAsyncContextManager[RunningServer]:
+    return serving(make_host(stepper.target, stepper=stepper, prefill_chunk=32))
 
 
 async def answer(peer: Peer, text: Sequence[int] = TEXT, *, reused_state: bool = True) -> list[int]:
@@ -101,7 +61,7 @@ async def rows_of(peer: Peer, stop: int) -> dict[int, list[bytes]]:
     """The bytes of each row before `stop`, by plane."""
     rows: dict[int, list[bytes]] = {}
     await peer.send(credit=pb.Credit(bytes=1 << 20))  # more than is sent at first
-    for plane in PLANES:
+    for plane in (pb.PLANE_MEMORY, pb.PLANE_REUSED_STATE):
         held = await peer.rows(stop, plane)
         rows[plane] = [
             frame.payload[(place - frame.start) * size :][:size]
@@ -138,39 +98,6 @@ async def test_a_client_that_has_lost_its_token_finds_its_text(stepper: Watching
         before = stepper.fed
         assert await answer(Peer(channel), text) == plain_text(stepper.target, text, SHORT)[0]
         assert stepper.fed - before < PAGE
-
-
-@pytest.mark.parametrize("share", ["off", "client", "all"])
-async def test_clients_share_only_what_the_operator_allows(
-    stepper: WatchingStepper, monkeypatch: pytest.MonkeyPatch, share: str
-) -> None:
-    # With its port: two connections are two clients.
-    monkeypatch.setattr(keys_module, "caller_without_key", lambda peer, _: Caller(peer, peer))
-    async with (
-        sharing(stepper, share_prefixes=share) as running,
-        channel_to(running, OWN) as one,
-        channel_to(running, OWN) as two,
-    ):
-        first = await answer(Peer(one))
-        for channel, allowed in ((one, ("client", "all")), (two, ("all",))):
-            before = stepper.fed
-            assert await answer(Peer(channel)) == first
-            assert (stepper.fed - before < PAGE) is (share in allowed)
-
-
-async def test_shared_pages_count_once(stepper: WatchingStepper) -> None:
-    """Four users of one text, in room for two that share nothing."""
-    need = stepper.most_nbytes_of(len(TEXT) + SHORT.max_tokens)
-    async with sharing(stepper, kv_bytes=2 * need + need // 2) as running, channel_to(running) as channel:
-        assert running.host.services.conversations_that_fit(len(TEXT) + SHORT.max_tokens) == 2
-        peers = [Peer(channel) for _ in range(4)]
-        await answer(peers[0])
-        for peer in peers[1:]:
-            await peer.open(run_ahead=False, reused_state=True)
-            await peer.ask(TEXT, SHORT)
-        for peer in peers[1:]:
-            await peer.verdict()
-        assert stepper.most_nbytes <= running.host.services.pool.promised <= running.host.services.pool.budget
 
 
 # ---------------------------------------------------------------- two servers

@@ -21,11 +21,10 @@ from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.protocol.messages import AnswerSettings, Finish
 from moa_shared.protocol.protobuf_messages import settings_to_proto
-from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import without_drafter
 from tests.net.client_talk import Screen, server_at, talking_to, watch
-from tests.net.server_peer import Peer, generate, plain_text, row_of
+from tests.net.server_peer import GREEDY, PROMPT, SAMPLED, Peer, generate, plain_text, row_of
 from tests.net.test_server_answers import answer_in_rounds
 from tests.support.messages import steady
 from tests.support.programs import PATIENCE, Program, environment, free_port, module, started
@@ -36,9 +35,6 @@ pytestmark = [pytest.mark.torch, pytest.mark.xdist_group("torch programs")]
 
 ENVIRONMENT = environment("proto", "shared", "server", "kernels")
 CHANGES = {**SMALL, "seed": 3}
-PROMPT = [5, 17, 33, 2, 64]
-GREEDY = AnswerSettings(max_tokens=16, ignore_end_of_text=True)
-SAMPLED = AnswerSettings(Sampling(temperature=0.9, top_p=0.95, seed=11), max_tokens=16, ignore_end_of_text=True)
 LONG = AnswerSettings(max_tokens=110, ignore_end_of_text=True)
 
 

@@ -82,15 +82,6 @@ def test_provisional_text_begins_inside_markdown(ask: Ask, committed: str, provi
     assert shown == html
 
 
-def test_a_selection_in_earlier_text_stays_while_the_answer_goes_on(ask: Ask) -> None:
-    reader = ask(says("The first paragraph.\n\nThe second ", "goes on.\n\nThe third.", "never said"), "Go.")
-    expect(reader.answer).to_contain_text("The second")
-    reader.answer.locator("p").first.select_text()
-    reader.served.open_gate()
-    expect(reader.answer).to_contain_text("The third.")
-    assert reader.page.evaluate("getSelection().toString().trim()") == "The first paragraph."
-
-
 Texts = list[list[object]]  # of each answer: committed and provisional text, and the number of provisional tokens
 REPLAY = """async (messages) => {
   const { Conversation } = await import("/page/chat/conversation.js");

@@ -24,7 +24,7 @@ from moa_shared.models import WeightReader, resolve
 from moa_shared.models.storage.tensors import EMBEDDINGS
 from moa_shared.programs.progress import SilentProgress
 
-from tests.net.fetch_source import Source, make_source
+from tests.net.client_device import Source, make_source
 from tests.support import tiny_gguf
 from tests.support.tiny_gguf import GgufWriter, write_gguf
 from tests.support.tiny_models import save_tiny_model

@@ -28,7 +28,7 @@ from moa_shared import errors
 from moa_shared.models import WeightReader, load_tokenizer, resolve
 from moa_shared.programs.progress import SilentProgress
 
-from tests.net.fetch_source import Source, make_source
+from tests.net.client_device import Source, make_source
 from tests.support.messages import says
 from tests.support.tiny_models import save_drafter, small_drafter
 from tests.unit.moa_testing.stories import linked

@@ -8,7 +8,8 @@ from moa_server.drafting.draft_decision import MemorySource
 from moa_server.engine.stepper import CodedRows, NewestRows, SessionTensors, Stepper, Work
 from moa_server.session.memory_feed import Chunk
 from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
-from moa_server.verifier import Target
+from moa_server.verifier import Target, TargetOutput
+from moa_shared.errors import InternalError
 from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
 from moa_shared.protocol.messages import AnswerSettings, FinishRule, Plane
 from moa_shared.sampling.coupling import select
@@ -99,6 +100,33 @@ def test_a_tree_is_verified_below_the_last_token_fed(target: Target, stepper: St
     following = verify(stepper, held, plan(len(PROMPT) + 3, [d], sampling=sampling))
     assert following is not None
     assert following.taken == tuple(plain(target, 5, sampling)[4:])
+
+
+@pytest.mark.parametrize(
+    "fault", [RuntimeError("on fire"), MemoryError(), InternalError], ids=["error", "memory", "nan"]
+)
+def test_a_fault_in_a_forward_of_sixteen_costs_one_session_its_step(
+    target: Target, stepper: Stepper, monkeypatch: pytest.MonkeyPatch, fault: Any
+) -> None:
+    held, forward = [tensors(stepper) for _ in range(16)], stepper.forward_all
+    victim = held[7]
+
+    def fail(work: Sequence[Work]) -> list[TargetOutput]:
+        places = [place for place, each in enumerate(work) if each.tensors is victim]
+        if places and fault is not InternalError:
+            raise fault
+        outputs = forward(work)
+        for place in places:
+            outputs[place].logits[:] = np.nan
+        return outputs
+
+    first, second = plain(target, 2, Sampling())
+    monkeypatch.setattr(stepper, "forward_all", fail)
+    outcomes = stepper.verify_all([Work(each, plan(0, PROMPT)) for each in held])
+    assert isinstance(outcomes.pop(7), InternalError if fault is InternalError else type(fault))
+    assert [each.taken for each in outcomes if isinstance(each, Verification)] == [(first,)] * 15
+    outcomes = stepper.verify_all([Work(each, plan(len(PROMPT), [first])) for each in held if each is not victim])
+    assert [each.taken for each in outcomes if isinstance(each, Verification)] == [(second,)] * 15
 
 
 def memory_rows(stepper: Stepper, held: SessionTensors, start: int, stop: int) -> Rows:
