@@ -126,16 +126,16 @@ class ForwardPlanner:
         self._pages = pages
         self._jobs = jobs
         self._slow_forms = slow_forms
-        self.has_time = True  # for drafts, in the newest forward with answers
+        self.has_time = True  # for drafts, in the newest forward
 
     def plan(self) -> list[ForwardPart]:
+        self.has_time = self._schedule.has_time()
         while lives := self._schedule.take_answers():
             if parts := self._plan_answers(lives):
                 return parts + self._plan_reading(sum(part.rows for part in parts))
         return self._plan_reading(0)
 
     def _plan_answers(self, lives: Sequence[LiveSession]) -> list[ForwardPart]:
-        self.has_time = self._schedule.has_time(len(lives))
         offers: list[tuple[LiveSession, StepPlan]] = []
         candidates: list[StepCandidate] = []
         for live in lives:

@@ -37,8 +37,8 @@ class FairQueue(Generic[Queued]):
         self._owner_of = owner_of
         self._waiting: dict[str, deque[Queued]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._waiting)
+    def __len__(self) -> int:
+        return sum(map(len, self._waiting.values()))
 
     def add(self, each: Queued) -> None:
         self._waiting.setdefault(self._owner_of(each), deque()).append(each)
@@ -199,8 +199,10 @@ class Schedule(Generic[Waiting]):
     def has_price(self) -> bool:
         return self._verifies_all or self.cost.known
 
-    def has_time(self, answers: int) -> bool:
-        return has_time(self.cost.line, self.draft_price(answers), answers)
+    def has_time(self) -> bool:
+        """Whether there is time for drafts next to all that wait: answers, and those whose prompts are read first."""
+        waiting = max(1, len(self._answers) + len(self._prompts))
+        return has_time(self.cost.line, self.draft_price(waiting), waiting)
 
     def least_chance(self, answers: int) -> float:
         """The chance that a draft node must have to be worth verifying next to so many answers; 0: not known yet."""

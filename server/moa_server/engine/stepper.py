@@ -330,7 +330,9 @@ def _keep_states(work: Work, output: TargetOutput, kept: Sequence[int], number: 
     """Keeps the states of the rows that stay; gives those that memory rows are to be made from."""
     tensors, start, read = work.tensors, work.plan.cached, []
     for plane, layers in tensors.states.items():
-        parts = [output.states[layer][kept] for layer in layers]
+        # Copies, so that nothing holds on to the states of all sessions in the forward.
+        states = [output.states[layer] for layer in layers]
+        parts = [rows[kept] if len(kept) < len(rows) else rows.copy() for rows in states]
         rows = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=-1)
         if plane is Plane.MEMORY:
             read.append(_ReadStates(number, tensors, start, rows))

@@ -32,7 +32,7 @@ Rows = npt.NDArray[np.float32]
 
 # Put into pages at once: one by one, the states of each step took as long as the rest of an answer's part in a forward,
 # and most of them are never read.
-ROWS_TOGETHER = 8
+PAGED_TOGETHER = 32
 
 
 class OwnPlane(Enum):
@@ -102,7 +102,7 @@ class RowStore:
             self._new_start = start
         self._new.append(rows)
         self._new_stop = start + rows.shape[0]
-        if self._new_stop - self._new_start >= ROWS_TOGETHER:
+        if self._new_stop - self._new_start >= PAGED_TOGETHER:
             self._settle()
 
     def _settle(self) -> None:

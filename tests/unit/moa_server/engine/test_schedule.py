@@ -183,6 +183,15 @@ def test_nodes_of_the_better_drafter_go_first_and_all_where_they_must_or_cost_no
 # ---------------------------------------------------------------- how much of a prompt
 
 
+def test_who_waits_for_a_prompt_to_be_read_takes_the_time_for_drafts_too() -> None:
+    schedule = measured(plain_ms=10.0, row_ms=5.0)
+    schedule.add(waiting(1))
+    assert schedule.has_time()
+    for _ in range(15):
+        schedule.add(waiting(30))
+    assert not schedule.has_time()
+
+
 def test_a_forward_with_answers_reads_no_more_than_doubles_its_time() -> None:
     schedule = measured(50.0, 0.5)
     schedule.on_forward(Rows(0, 0, 0, read=100), 100.0, 0)  # 1 ms a token
