@@ -25,12 +25,13 @@ Floors = list[list[str]]  # from the top down, each from left to right
 
 @dataclass(frozen=True)
 class Package:
-    """A package of ours, with its rooms on their floors."""
+    """A package of ours, with its rooms on their floors. `lines`: of each room."""
 
     folder: Path
     name: str
     floors: Floors
     imports: tuple[str, ...]  # other packages
+    lines: Mapping[str, int]
 
 
 def imported(module: Path) -> Iterator[str]:
@@ -81,7 +82,8 @@ def read_package(folder: Path, ours: set[str], contracts: Mapping[str, Floors]) 
         for room, names in used.items()
     }
     others = {one.partition(".")[0] for names in used.values() for one in names} & ours - {name}
-    return Package(folder, name, contracts.get(name) or above_what_they_import(inside), tuple(sorted(others)))
+    lines = {room: sum(len(module.read_bytes().splitlines()) for module in modules) for room, modules in rooms.items()}
+    return Package(folder, name, contracts.get(name) or above_what_they_import(inside), tuple(sorted(others)), lines)
 
 
 def layers() -> dict[str, Floors]:
@@ -97,14 +99,21 @@ def about(path: Path) -> str:
     return " ".join(text.split("\n\n")[0].split()).replace("|", "\\|")
 
 
+def thousands(lines: int) -> str:
+    return f"{lines / 1000:.1f}k"
+
+
 def written(packages: list[Package]) -> str:
     """What is between the page's markers."""
-    rows = [f"![Packages above those that they import, with their rooms]({PICTURE.relative_to(PAGE.parent)})\n"]
-    rows += ["| package | what it is | imports |", "| --- | --- | --- |"]
+    rows = [
+        f"![Packages above those that they import, with their rooms and lines]({PICTURE.relative_to(PAGE.parent)})\n"
+    ]
+    rows += ["| package | what it is | lines | imports |", "| --- | --- | ---: | --- |"]
     for each in packages:
         named = each.folder.relative_to(ROOT)
         what = about(each.folder / "__init__.py") or "The wire, generated from moa.proto."
-        rows.append(f"| `{named}/` | {what} | {', '.join(each.imports) or 'nothing of ours'} |")
+        lines = thousands(sum(each.lines.values())) if each.lines else "generated"
+        rows.append(f"| `{named}/` | {what} | {lines} | {', '.join(each.imports) or 'nothing of ours'} |")
     return "\n".join(rows) + "\n"
 
 
@@ -122,7 +131,8 @@ def block(package: Package, left: float, bottom: float, width: float) -> list[st
             x = left + share * at
             lines += [
                 f'<rect x="{x:g}" y="{y:g}" width="{share:g}" height="{ROW}" fill="#ffffff" stroke="#b8c4d0"/>',
-                f'<text x="{x + share / 2:g}" y="{y + 14:g}">{escape(room)}</text>',
+                f'<text x="{x + share / 2:g}" y="{y + 14:g}">{escape(room)}'
+                f' <tspan font-size="9" fill="#4a5a6a">{thousands(package.lines[room])}</tspan></text>',
             ]
     return lines
 

@@ -28,15 +28,15 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
-    "server": (("server",), 13028, 67),
+    "server": (("server",), 13034, 67),
     "shared": (("shared",), 13442, 76),
     "training": (("training",), 4473, 26),
     "bench": (("bench",), 5086, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
-    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 676, 12),
-    "tests": (("tests",), 49429, 270),
+    "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 686, 12),
+    "tests": (("tests",), 49438, 270),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
