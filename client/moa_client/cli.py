@@ -6,7 +6,7 @@ import sys
 import click
 from moa_shared.errors import CancelledAnswerError, ConfigError, MoaError
 from moa_shared.programs.command_line import CONTEXT, LazyGroup, retired_command
-from moa_shared.programs.entry import output_errors, prepare_process, tolerate_encoding
+from moa_shared.programs.entry import output_errors, prepare_process
 
 from moa_client.chat.signals import exiting_on_signals
 
@@ -35,7 +35,6 @@ def main() -> None:
     """Entry point: turns errors of the catalogue into one sentence and their exit code."""
     prepare_process()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes its own raw lines next to our sentences
-    tolerate_encoding()
     try:
         with exiting_on_signals(), output_errors():
             code = cli(standalone_mode=False)

@@ -6,7 +6,7 @@ import sys
 import click
 from moa_shared.errors import MoaError
 from moa_shared.programs.command_line import CONTEXT, LazyGroup, retired_command
-from moa_shared.programs.entry import output_errors, prepare_process, tolerate_encoding
+from moa_shared.programs.entry import output_errors, prepare_process
 
 # Name: (where, what it does).
 COMMANDS = {
@@ -42,7 +42,6 @@ def main() -> None:
     """Entry point: an error of the catalogue becomes one line on standard error and its exit code."""
     prepare_process()
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")  # gRPC writes raw lines of its own between our sentences
-    tolerate_encoding()
     try:
         with output_errors():
             cli()

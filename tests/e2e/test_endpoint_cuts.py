@@ -81,7 +81,7 @@ def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
 def over_a_wire(behind_4g: Behind4G, default_model_files: ModelFiles) -> dict[str, Answer]:
     """The answers that the tests compare with."""
     fruits = pb.Constraint(kind=pb.Constraint.KIND_JSON_SCHEMA, text=json.dumps(FRUITS))
-    defaults = {"repeat_last_n": REPEAT_LAST_N} | read_sampling_defaults(default_model_files).said()
+    defaults = {"repeat_last_n": REPEAT_LAST_N} | dict(read_sampling_defaults(default_model_files))
     asked: dict[str, tuple[str, dict[str, Any]]] = {
         "greedy": (QUESTION, {}),
         "sampled": (QUESTION, SAMPLED),

@@ -36,7 +36,7 @@ from moa_client.web.access import Access
 from moa_client.web.server import WebServer, bind, make_app, serve
 from moa_shared.errors import MoaError, ModelSourceError
 from moa_shared.protocol.messages import Finish
-from moa_shared.sampling.settings import NOTHING_SAID, TokenChances
+from moa_shared.sampling.settings import SamplingDefaults, TokenChances
 
 MODEL = "scripted/model"
 Script = Callable[["ScriptedAnswer"], Awaitable[None]]
@@ -158,7 +158,7 @@ class ScriptedSource(HostModel):
     fingerprint = "fp_scripted"
     context_tokens = 100
     vocab_size = 1000
-    sampling = NOTHING_SAID
+    sampling: SamplingDefaults = {}  # noqa: RUF012
     chat_template = "{{ message.content }}"
     special_tokens: Mapping[str, int] = {}
     end_of_text: frozenset[int] = frozenset()

@@ -9,13 +9,13 @@ from typing import Any
 
 from moa_shared.errors import ConfigError
 from moa_shared.protocol.messages import AnswerSettings
-from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling, SamplingDefaults, WantedChances
+from moa_shared.sampling.settings import DEFAULTED, Constraint, ConstraintKind, Sampling, WantedChances
 
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
-API_DEFAULTS = SamplingDefaults(temperature=1.0, top_p=1.0)  # OpenAI's: programs that leave them out rely on them
-_OFF = SamplingDefaults(0.0, 0, 1.0, 0.0, 1.0, Sampling().repeat_last_n)
+API_DEFAULTS = {"temperature": 1.0, "top_p": 1.0}  # OpenAI's: programs that leave them out rely on them
+_OFF = {name: getattr(Sampling(), name) for name in DEFAULTED}
 _OF_REASONING = ("reasoning_effort", "thinking_budget")  # what the prompt and a constraint are made of
 
 
@@ -58,11 +58,11 @@ class AnswerOptions:
     reasoning_effort: str | None = None
     thinking_budget: int | None = None
 
-    def decided(self, *defaults: SamplingDefaults, seed: int = 0) -> AnswerOptions:
+    def decided(self, *defaults: Mapping[str, Any], seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open. `defaults`: the first that says something counts."""
         values: dict[str, Any] = {"seed": seed}
         for each in (_OFF, *reversed(defaults)):
-            values |= each.said()
+            values |= each
         return replace(self, **{name: value for name, value in values.items() if getattr(self, name) is None})
 
     def settings(self) -> AnswerSettings:
@@ -73,7 +73,7 @@ class AnswerOptions:
 
     def sampling(self) -> dict[str, float]:
         """Those that a model may have a say in, once decided, by name."""
-        return {name: getattr(self, name) for name in SamplingDefaults.__dataclass_fields__}
+        return {name: getattr(self, name) for name in DEFAULTED}
 
     def fields(self) -> dict[str, Any]:
         """The same as JSON has it; without what only some answers have, where there is none."""

@@ -38,7 +38,7 @@ from moa_shared.models.weights import layer_names
 from moa_shared.programs.progress import Progress, SilentProgress
 from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import AnswerSettings, FinishRule, Plane
-from moa_shared.sampling.settings import NOTHING_SAID, Constraint, SamplingDefaults
+from moa_shared.sampling.settings import Constraint, SamplingDefaults
 
 from moa_client.device import sources as here
 from moa_client.device.drafter_catalog import COMPANION, DrafterChoice, ServerPace, choose_drafter, drafters_here
@@ -64,7 +64,7 @@ class Target:
     context_tokens: int = 1 << 31
     execution: pb.Execution | None = None  # the arithmetic that decides the text; None: no server has reported it
     step_ms: float = 0.0  # time of a plain step at the server; 0: not known
-    sampling: SamplingDefaults = NOTHING_SAID  # how the model's answers are sampled by default
+    sampling: SamplingDefaults = field(default_factory=dict)  # how the model's answers are sampled by default
     stands_in: bool = False  # it is the companion, which speaks for itself until a server names its model
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from moa.v1 import moa_pb2 as pb
@@ -176,7 +176,7 @@ class ChatAsk:
     model: str
     stream: bool
     options: AnswerOptions
-    defaults: SamplingDefaults = API_DEFAULTS
+    defaults: SamplingDefaults = field(default_factory=lambda: API_DEFAULTS)
     messages: Sequence[ChatMessage | ToolResult] = ()
     offer: ToolOffer = NO_TOOLS
     reasoning: AskedReasoning = AskedReasoning()

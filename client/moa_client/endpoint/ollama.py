@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
-from moa_shared.sampling.settings import REPEAT_LAST_N, Constraint, ConstraintKind, SamplingDefaults
+from moa_shared.sampling.settings import DEFAULTED, REPEAT_LAST_N, Constraint, ConstraintKind
 from pydantic import BeforeValidator, Field, PlainValidator
 from pydantic_core import PydanticCustomError
 
@@ -32,7 +32,7 @@ from moa_client.web.access import RequestError
 EFFORTS = {True: "medium", False: "none", "low": "low", "medium": "medium", "high": "high", "max": "xhigh"}
 LATEST = ":latest"  # the tag that clients add to a name without one
 # ollama's: programs that leave them out rely on them
-DEFAULTS = SamplingDefaults(0.8, 40, 0.9, 0.0, 1.1, REPEAT_LAST_N)
+DEFAULTS = dict(zip(DEFAULTED, (0.8, 40, 0.9, 0.0, 1.1, REPEAT_LAST_N), strict=True))
 
 
 class OptionFields(SamplingFields):

@@ -21,7 +21,7 @@ from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint
-from moa_shared.sandbox.child import ChildError, constraint_child
+from moa_shared.sandbox.child import ChildError, text_child
 from moa_shared.tree import DraftTree
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from moa_shared.constraints.constrained_text import ConstrainedText
 
 TRIAL = "moa_shared.constraints.constrained_text:try_constraint"
+TRIAL_SECONDS = 1  # in a child of its own; compiling for a model's vocabulary takes up to four times as long
 KEPT = 64  # a large one takes some megabytes
 REFUSAL_SECONDS = 600.0  # that one is kept: the machine may have been too busy for it
 
@@ -101,7 +102,7 @@ class ConstraintCompiler:
 
         if self._tries:
             try:
-                constraint_child().ask(TRIAL, kind=constraint.kind.value, text=constraint.text)
+                text_child(TRIAL_SECONDS).ask(TRIAL, kind=constraint.kind.value, text=constraint.text)
             except ChildError as error:
                 raise refusal(constraint.kind, str(error)) from None
         vocabulary = self._vocabulary

@@ -210,7 +210,7 @@ def read_sampling_defaults(files: ModelFiles) -> SamplingDefaults:
 def asked_sampling(temperature: str, files: ModelFiles) -> Sampling:
     """How a measurement's answers are sampled: at a temperature, or "own": as a chat's."""
     if temperature == OWN_SETTINGS:
-        return Sampling(**CHAT_DEFAULTS.said() | read_sampling_defaults(files).said())
+        return Sampling(**{**CHAT_DEFAULTS, **read_sampling_defaults(files)})
     try:
         return Sampling(temperature=float(temperature))
     except ValueError:

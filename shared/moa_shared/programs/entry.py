@@ -134,12 +134,6 @@ def open_standard_streams() -> None:
             setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 (as long as the program)
 
 
-def tolerate_encoding() -> None:
-    """Writes characters that the locale lacks as "?": one that is not UTF-8 lacks most."""
-    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
-        reconfigure(errors="replace")
-
-
 def write_output(text: str) -> None:
     """Writes to standard output, at once and all of it, also where another program has made it non-blocking.
 
@@ -156,7 +150,12 @@ def write_output(text: str) -> None:
 
 @contextmanager
 def output_errors() -> Iterator[None]:
-    """Wraps a whole program, for help texts and lists, which are not written by `write_output`."""
+    """Wraps a whole program, for help texts and lists, which are not written by `write_output`.
+
+    Characters that the locale lacks are written as "?": one that is not UTF-8 lacks most.
+    """
+    if (reconfigure := getattr(sys.stdout, "reconfigure", None)) is not None:
+        reconfigure(errors="replace")
     try:
         yield
         sys.stdout.flush()

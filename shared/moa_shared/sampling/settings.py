@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from functools import lru_cache
 from typing import Any
@@ -196,42 +196,26 @@ class TokenChances:
     chances: tuple[float, ...] = ()  # theirs
 
 
-_WHOLE = ("top_k", "repeat_last_n")
-
-
-@dataclass(frozen=True, slots=True)
-class SamplingDefaults:
-    """What a model says about sampling; None: nothing. `Sampling` describes the values."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
-
-    def said(self) -> dict[str, Any]:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {name: value for name, value in values.items() if value is not None}
-
-
-NOTHING_SAID = SamplingDefaults()
+# What a model, or the interface of a program, says about sampling: some of these settings of `Sampling`, by name.
+SamplingDefaults = Mapping[str, Any]
+DEFAULTED = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "repeat_last_n")
 # Of chats, where neither user nor model says anything. Greedy answers of small models repeat themselves for ever.
-CHAT_DEFAULTS = SamplingDefaults(temperature=0.7, top_p=0.95)
+CHAT_DEFAULTS: SamplingDefaults = {"temperature": 0.7, "top_p": 0.95}
 
 
 def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
     """The defaults in the content of generation_config.json."""
     values: dict[str, Any] = {}
-    for ours in (each.name for each in fields(SamplingDefaults)):
+    for ours in DEFAULTED:
         name = "repetition_penalty" if ours == "repeat_penalty" else ours
         if (value := generation.get(name)) is None:
             continue
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"{name} is {value!r}, expected a number")
-        if ours in _WHOLE and value != int(value):
+        is_whole = ours in ("top_k", "repeat_last_n")
+        if is_whole and value != int(value):
             raise ValueError(f"{name} is {value!r}, expected a whole number")
-        values[ours] = int(value) if ours in _WHOLE else float(value)
+        values[ours] = int(value) if is_whole else float(value)
     if values.get("top_k", 0) < 0:  # how some write that all tokens are kept
         values["top_k"] = 0
     if "repeat_penalty" in values:
@@ -241,4 +225,4 @@ def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
     if samples is False:
         values["temperature"] = 0.0
     Sampling(**values)
-    return SamplingDefaults(**values)
+    return values

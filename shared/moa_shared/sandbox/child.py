@@ -143,15 +143,10 @@ def kill_if_stuck(
 
 @cache
 def text_child(seconds: int = LEAST_SECONDS) -> TextChild:
+    """The child of this process for requests that take so long."""
     child = TextChild(seconds)
     atexit.register(child.close)
     return child
-
-
-@cache
-def constraint_child() -> TextChild:
-    """The child of this process that tries constraints: its own, since one may take all of its time."""
-    return text_child(1)  # compiling for a model's vocabulary takes up to four times as long
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.config import load_settings, load_settings_and_origins
 from moa_shared.programs.machine import Check
 from moa_shared.protocol.messages import AnswerSettings
-from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling, SamplingDefaults
+from moa_shared.sampling.settings import CHAT_DEFAULTS, Sampling
 
 from tests.support.messages import raises, says
 
@@ -37,7 +37,7 @@ def test_settings_become_an_answers_settings() -> None:
 def test_what_is_not_set_is_left_to_the_model() -> None:
     open_ = load().options
     assert (open_.temperature, open_.top_p, open_.top_k, open_.seed) == (None,) * 4
-    decided = open_.decided(SamplingDefaults(temperature=0.6, top_k=20), CHAT_DEFAULTS, seed=9)
+    decided = open_.decided({"temperature": 0.6, "top_k": 20}, CHAT_DEFAULTS, seed=9)
     assert decided.settings() == AnswerSettings(Sampling(0.6, 20, 0.95, 9), 2048, loop_guard=True)
     assert load(temperature=0).options.decided(CHAT_DEFAULTS).settings().sampling.greedy
 

@@ -35,7 +35,7 @@ from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import RequestError
 from moa_shared.errors import ContextLengthError, MismatchError, OverloadedError
 from moa_shared.protocol.messages import Finish
-from moa_shared.sampling.settings import NOTHING_SAID, Constraint, ConstraintKind, TokenChances
+from moa_shared.sampling.settings import Constraint, ConstraintKind, TokenChances
 
 from tests.support.family_templates import GPT_OSS, QWEN
 from tests.support.scripted_answers import ScriptedSource, made_answer
@@ -276,7 +276,7 @@ def test_a_raw_text_begins_as_the_models_texts_do_and_ends_of_answers_are_not_sp
     )
     files = SimpleNamespace(target_id="tiny", config={"vocab_size": 300})
     target: Any = SimpleNamespace(
-        files=files, tokenizer=tokenizer, context_tokens=64, sampling=NOTHING_SAID, fingerprint="fp", end_of_text={122}
+        files=files, tokenizer=tokenizer, context_tokens=64, sampling={}, fingerprint="fp", end_of_text={122}
     )
     target.spelled = partial(Target.spelled, target)
     model = HostModel(cast(Host, SimpleNamespace(device=Device(target))))

@@ -11,7 +11,6 @@ from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import Committed, Ended, Event, LinkState
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_shared.protocol.messages import AnswerSettings, Finish
-from moa_shared.sampling.settings import NOTHING_SAID
 
 from tests.support.answer_events import PlainTokenizer, letters
 
@@ -32,7 +31,7 @@ class ScriptedEngine:
             is_exact=True,
             context_tokens=1000,
             end_of_text=frozenset(),
-            sampling=NOTHING_SAID,
+            sampling={},
         )
         self.device = SimpleNamespace(target=target, choice=None, companion=None)
         self.figures = Figures()

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.constraints.compiler import REFUSAL_SECONDS, TRIAL, ConstraintCompiler
+from moa_shared.constraints.compiler import REFUSAL_SECONDS, TRIAL, TRIAL_SECONDS, ConstraintCompiler
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.errors import ConfigError
 from moa_shared.models.files import ModelFiles
 from moa_shared.models.tokenizer import Tokenizer, load_tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
-from moa_shared.sandbox.child import ChildError, constraint_child
+from moa_shared.sandbox.child import ChildError, text_child
 from moa_shared.tree import DraftTree
 
 from tests.support.messages import says
@@ -70,7 +70,7 @@ def test_what_was_refused_is_refused_again_without_a_child_for_a_while(
             tried.append(text)
             raise ConfigError("It is refused.", hint="Leave it out.")
 
-    monkeypatch.setattr("moa_shared.constraints.compiler.constraint_child", Child)
+    monkeypatch.setattr("moa_shared.constraints.compiler.text_child", lambda seconds: Child())
     monkeypatch.setattr("moa_shared.constraints.compiler.KEPT", 2)
     compiler = ConstraintCompiler(tokenizer, ROWS, [0], clock=lambda: now[0])
 
@@ -224,7 +224,7 @@ def test_what_no_answer_can_be_is_refused_before_the_first_token(kind: Constrain
     with says(ConfigError, message):
         constraint = Constraint(kind, text)
         try:
-            constraint_child().ask(TRIAL, kind=constraint.kind.value, text=constraint.text)
+            text_child(TRIAL_SECONDS).ask(TRIAL, kind=constraint.kind.value, text=constraint.text)
         except ChildError as error:
             raise refusal(kind, str(error)) from None
 

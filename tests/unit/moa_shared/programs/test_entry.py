@@ -84,8 +84,7 @@ def test_a_hint_is_for_this_installation(
 PROGRAM = """
 import sys
 from moa_shared.errors import MoaError
-from moa_shared.programs.entry import output_errors, tolerate_encoding, write_output
-tolerate_encoding()
+from moa_shared.programs.entry import output_errors, write_output
 try:
     with output_errors():
         {}
