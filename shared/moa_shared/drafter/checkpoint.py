@@ -26,7 +26,7 @@ from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import DeviceHalf, MakeRows, NewState
 from moa_shared.drafter.kinds.layout import PROJECTION
-from moa_shared.drafter.kinds.weights import DRAFT_IDS, INT8, ArrayWeights, StoredTensors, TargetParts
+from moa_shared.drafter.kinds.weights import DRAFT_IDS, INT8, ArrayWeights, TargetParts
 from moa_shared.drafting.estimates import Confidence, TokenOrigin
 from moa_shared.drafting.guesses import LONGEST_CONTEXT, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, ModelSourceError, NotFoundError
@@ -113,7 +113,7 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
     try:
         metadata = read_metadata(path)
         server_half = _map_server_half(path, metadata)
-        tensors = StoredTensors({**map_tensors(path), **(server_half or {})})
+        tensors = ArrayWeights({**map_tensors(path), **(server_half or {})})
     except (ModelSourceError, ValueError) as error:
         what = f"is corrupt or truncated ({error.__cause__ or error})"
         raise CheckpointError(f"The drafter checkpoint {path} {what}.") from None

@@ -9,11 +9,10 @@ import re
 from functools import cache
 from typing import Any, cast
 
-from moa_shared.errors import ModelSourceError
 from moa_shared.models.files import GGUF_KEY, GGUF_TYPES
 from moa_shared.models.network.families import FAMILIES, Gguf, gguf_family
 from moa_shared.models.network.served import check_family
-from moa_shared.models.storage.gguf_header import DAMAGED, GgufHeader
+from moa_shared.models.storage.gguf_header import GgufHeader
 from moa_shared.models.storage.gguf_keys import FACTOR_TENSORS, rope_parameters
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, REPEAT_LAST_N
 
@@ -76,7 +75,7 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
     """The content of config.json; ModelSourceError: what is not served, is missing, misshapen or not known."""
     name, family, gguf = gguf_family(header)
     if "token_embd.weight" not in header.tensors:
-        raise ModelSourceError(f"{header.path} holds no embeddings.", hint=_WHOLE)
+        raise header.wrong("holds no embeddings", _WHOLE)
     config = _sizes(header) | {"model_type": name}
     if (mixture := family.mixture) is not None:
         has_experts = not mixture.switch or bool(header.integer("expert_count"))
@@ -89,10 +88,7 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
             config[mixture.inner] = inner or header.required("feed_forward_length")
     config |= gguf.keys(header, config)
     if name != "phi3" and "partial_rotary_factor" in config["rope_parameters"]:
-        raise ModelSourceError(
-            f"{header.path} rotates a part of each head, which no {header.architecture} model that moa serves does.",
-            hint="Use the same model as a folder of safetensors or a hub id.",
-        )
+        raise header.unread("rotates a part of each head")
     config |= special_ids(header)
     if (pooling := GGUF_TYPES.get(header.integer("pooling_type") or 0)) is not None:
         config[GGUF_KEY] = pooling.value
@@ -100,16 +96,14 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
     for tensor in sorted(header.tensors.keys() - FACTOR_TENSORS):  # what nothing is computed with
         if hugging_face_name(tensor, name) is None:
             what = f"holds {tensor}, which no {header.architecture} model that moa serves has"
-            hint = "Choose a model without additions to its family, in a file of 2024 or later."
-            raise ModelSourceError(f"{header.path} {what}.", hint=hint)
+            raise header.wrong(what, "Choose a model without additions to its family, in a file of 2024 or later.")
     for tensor in ("output_norm.weight", f"blk.{config['num_hidden_layers'] - 1}.attn_output.weight"):
         if tensor not in header.tensors:
-            raise ModelSourceError(f"{header.path} lacks {tensor}.", hint=_WHOLE)
+            raise header.wrong(f"lacks {tensor}", _WHOLE)
     tokens, shape = header.values("tokenizer.ggml.tokens"), header.tensors["token_embd.weight"].shape
     expected = len(tokens) or config["vocab_size"], config["hidden_size"]
     if shape != expected:
-        what = f"has embeddings of the shape {list(shape)}, expected {list(expected)}"
-        raise ModelSourceError(f"{header.path} {what}.", hint=DAMAGED)
+        raise header.wrong(f"has embeddings of the shape {list(shape)}, expected {list(expected)}")
     return dict(sorted(config.items()))
 
 

@@ -18,7 +18,7 @@ from moa_shared.errors import ModelSourceError, NotFoundError
 from moa_shared.models.files import GENERATION_CONFIG, ModelFiles, accept_tokenizer, gguf_fingerprint, read_config
 from moa_shared.models.gguf_configuration import SMOLLM2_135M_INSTRUCT, make_config, make_generation
 from moa_shared.models.storage.cache import FORMAT, MANIFEST, building, check_manifest, locked, write_manifest
-from moa_shared.models.storage.gguf_header import DAMAGED, GgufHeader, TensorEntry, read_header
+from moa_shared.models.storage.gguf_header import GgufHeader, TensorEntry, read_header
 from moa_shared.models.storage.gguf_vocabulary import write_tokenizer
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
@@ -90,7 +90,7 @@ def read_parts(paths: Sequence[Path], *, arrays: bool = True) -> list[GgufHeader
         if (count := header.integer("split.count") or 1) != len(paths):
             what = f"is one of {count} parts of a model, but was found as one of {len(paths)}"
             hint = "Give the parts the names that they were written with: NAME-00001-of-00003.gguf and so on."
-            raise ModelSourceError(f"{header.path} {what}.", hint=hint)
+            raise header.wrong(what, hint)
     return headers
 
 
@@ -98,7 +98,7 @@ def join_headers(headers: Sequence[GgufHeader]) -> GgufHeader:
     tensors: dict[str, TensorEntry] = {}
     for header in headers:
         if twice := tensors.keys() & header.tensors.keys():
-            raise ModelSourceError(f"{header.path} holds {min(twice)}, as a part before it does.", hint=DAMAGED)
+            raise header.wrong(f"holds {min(twice)}, as a part before it does")
         tensors |= header.tensors
     return GgufHeader(headers[0].path, headers[0].metadata, tensors, headers[0].size)
 

@@ -71,33 +71,56 @@ class Arithmetic:
 
 
 _STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"}
+DRAFT_IDS = "draft_ids"  # exact in float32 up to 16 million tokens
+_HEAD_ROWS = 4096  # rows of a head in float32 at once: bounds what is held next to the packed ones
 
 
-class StoredTensors(Mapping[str, npt.NDArray[Any]]):
-    """Tensors by name: floats as float32, integers as int32; the file's own pages are not kept."""
+class ArrayWeights(Mapping[str, npt.NDArray[Any]]):
+    """Tensors by name, in memory or read from a file when asked for: floats as float32, integers as int32.
 
-    def __init__(self, tensors: Mapping[str, FileTensor]) -> None:
-        for name, tensor in tensors.items():
-            if tensor.dtype not in _STORED:
+    The file's own pages are not kept. ValueError: it is of a type that is not read.
+    """
+
+    def __init__(self, tensors: Mapping[str, npt.NDArray[Any] | FileTensor]) -> None:
+        self._tensors = tensors._tensors if isinstance(tensors, ArrayWeights) else tensors
+        for name, tensor in self._tensors.items():
+            if isinstance(tensor, FileTensor) and tensor.dtype not in _STORED:
                 raise ValueError(f"{name} is {tensor.dtype}")
-        self._tensors = tensors
 
-    def __getitem__(self, name: str) -> npt.NDArray[Any]:
-        wide = self.rows(name)
-        drop_pages(self._tensors[name].data)
-        return wide
+    def names(self) -> Collection[str]:
+        return self._tensors.keys()
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self._tensors[name].shape
+        return self._find(name).shape
 
-    def rows(self, name: str, ids: Ids | slice = slice(None)) -> npt.NDArray[Any]:
-        tensor = self._tensors[name]
-        chosen = ids if isinstance(ids, slice) else np.asarray(ids)
+    def blocks(self, name: str) -> QuantisedMatrix | None:
+        return None
+
+    def array(self, name: str) -> Rows:
+        return np.asarray(self[name], np.float32)
+
+    def rows(self, name: str, ids: Ids) -> Rows:
+        return np.asarray(self._read(name, np.asarray(ids)), np.float32)
+
+    def _find(self, name: str) -> npt.NDArray[Any] | FileTensor:
+        if name not in self._tensors:
+            raise ModelSourceError(f"The weights hold no tensor {name}.")
+        return self._tensors[name]
+
+    def _read(self, name: str, chosen: npt.NDArray[Any] | slice) -> npt.NDArray[Any]:
+        tensor = self._find(name)
+        if not isinstance(tensor, FileTensor):
+            return tensor[chosen]
         values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)[chosen]
         if tensor.dtype == "BF16":
-            wide: npt.NDArray[Any] = widen_bfloat16(values)
-            return wide
+            return widen_bfloat16(values)
         return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)
+
+    def __getitem__(self, name: str) -> npt.NDArray[Any]:
+        wide, tensor = self._read(name, slice(None)), self._find(name)
+        if isinstance(tensor, FileTensor):
+            drop_pages(tensor.data)
+        return wide
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._tensors)
@@ -107,40 +130,6 @@ class StoredTensors(Mapping[str, npt.NDArray[Any]]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._tensors
-
-
-DRAFT_IDS = "draft_ids"  # exact in float32 up to 16 million tokens
-_HEAD_ROWS = 4096  # rows of a head in float32 at once: bounds what is held next to the packed ones
-
-
-class ArrayWeights:
-    """Float tensors that are in memory, or are read when asked for; ModelSourceError where there is no such tensor."""
-
-    def __init__(self, arrays: Mapping[str, npt.NDArray[np.floating]]) -> None:
-        self._arrays = arrays
-
-    def names(self) -> Collection[str]:
-        return self._arrays.keys()
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        tensors = self._arrays
-        return tensors.shape(name) if isinstance(tensors, StoredTensors) else self._array(name).shape
-
-    def blocks(self, name: str) -> QuantisedMatrix | None:
-        return None
-
-    def array(self, name: str) -> Rows:
-        return np.asarray(self._array(name), np.float32)
-
-    def rows(self, name: str, ids: Ids) -> Rows:
-        tensors = self._arrays
-        rows = tensors.rows(name, ids) if isinstance(tensors, StoredTensors) else self._array(name)[np.asarray(ids)]
-        return np.asarray(rows, np.float32)
-
-    def _array(self, name: str) -> npt.NDArray[np.floating]:
-        if name not in self._arrays:
-            raise ModelSourceError(f"The weights hold no tensor {name}.")
-        return self._arrays[name]
 
 
 def read_head(weights: Weights, ids: Ids | None, arithmetic: Arithmetic) -> Linear:

@@ -11,7 +11,6 @@ from typing import Any
 
 from moa_kernels.transformer.layer import CLAMPED_SWIGLU, GELU_TANH, SILU
 
-from moa_shared.errors import ModelSourceError
 from moa_shared.models.storage import gguf_keys as keys
 from moa_shared.models.storage.gguf_header import GgufHeader
 from moa_shared.models.storage.gguf_keys import FULL, SLIDING, Config
@@ -214,7 +213,5 @@ def gguf_family(header: GgufHeader) -> tuple[str, Family, Gguf]:
         if row[2].fits is None or row[2].fits(header):
             return row
     names = dict.fromkeys(gguf.architecture for _, _, gguf in known)
-    raise ModelSourceError(
-        f"{header.path} is of the model family {header.architecture!r}, which moa does not read from GGUF.",
-        hint=f"Choose a model of one of the families {', '.join(names)}.",
-    )
+    what = f"is of the model family {header.architecture!r}, which moa does not read from GGUF"
+    raise header.wrong(what, f"Choose a model of one of the families {', '.join(names)}.")

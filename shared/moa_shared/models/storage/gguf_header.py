@@ -17,6 +17,7 @@ from moa_shared.models.storage.tensors import BF16, BLOCKS, F16, F32, TensorForm
 
 Value = TypeVar("Value")
 DAMAGED = "The file is truncated or corrupt: fetch it again."
+_ANOTHER_KIND = "Use the same model as a folder of safetensors or a hub id."
 _OF_ALL_FAMILIES = ("general.", "tokenizer.", "split.")
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _STRING, _ARRAY = 8, 9
@@ -112,6 +113,9 @@ class GgufHeader:
 
     def wrong(self, what: str, hint: str = DAMAGED) -> ModelSourceError:
         return ModelSourceError(f"The GGUF file {self.path} {what}.", hint=hint)
+
+    def unread(self, what: str) -> ModelSourceError:
+        return self.wrong(f"{what}, which moa does not read from GGUF", _ANOTHER_KIND)
 
     def _get(self, key: str, kind: type[Value] | tuple[type[Value], ...]) -> Value | None:
         key = self.full(key)

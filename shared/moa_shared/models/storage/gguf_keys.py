@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from moa_shared.errors import ModelSourceError
-from moa_shared.models.storage.gguf_header import DAMAGED, GgufHeader
+from moa_shared.models.storage.gguf_header import GgufHeader
 from moa_shared.models.storage.tensors import F32
 
 FACTORS, LONG_FACTORS, SHORT_FACTORS = "rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight"
@@ -28,7 +27,7 @@ def rope_parameters(header: GgufHeader, head_dim: int) -> dict[str, Any]:
     found: dict[str, Any] = {"rope_theta": rope_theta(header), "rope_type": "default"}
     rotated = header.integer("rope.dimension_count") or head_dim
     if not 0 < rotated <= head_dim or rotated % 2:
-        raise _refusal(header, f"rotates {rotated} of a head's {head_dim} numbers")
+        raise header.unread(f"rotates {rotated} of a head's {head_dim} numbers")
     if rotated != head_dim:
         share = rotated / head_dim  # the factor that, times `head_dim` and rounded down, is `rotated`
         found["partial_rotary_factor"] = share if int(head_dim * share) == rotated else math.nextafter(share, 1)
@@ -40,7 +39,7 @@ def rope_parameters(header: GgufHeader, head_dim: int) -> dict[str, Any]:
     if FACTORS in header.tensors:
         factors = read_factors(header, FACTORS, rotated)
         if factor != 1:
-            raise _refusal(header, f"scales its positions by {factor} and by {FACTORS}")
+            raise header.unread(f"scales its positions by {factor} and by {FACTORS}")
         scaled |= {"short_factor": factors, "long_factor": factors, "attention_factor": attention or 1.0}
         return found | scaled | {"rope_type": "longrope"}
     if LONG_FACTORS in header.tensors or SHORT_FACTORS in header.tensors:
@@ -57,7 +56,7 @@ def rope_parameters(header: GgufHeader, head_dim: int) -> dict[str, Any]:
         betas = {name: header.positive(f"rope.scaling.yarn_{name}") for name in ("beta_fast", "beta_slow")}
         scaled |= {name: value for name, value in betas.items() if value}
         return found | scaled | {"rope_type": "yarn", "factor": factor}
-    raise _refusal(header, f"scales its positions by {kind!r}")
+    raise header.unread(f"scales its positions by {kind!r}")
 
 
 def rope_theta(header: GgufHeader, suffix: str = "") -> float:
@@ -68,13 +67,12 @@ def rope_theta(header: GgufHeader, suffix: str = "") -> float:
 def read_factors(header: GgufHeader, name: str, rotated: int) -> list[float]:
     entry = header.tensors.get(name)
     if entry is None:
-        raise _refusal(header, f"lacks {name}")
+        raise header.unread(f"lacks {name}")
     if entry.stored != F32 or entry.shape != (rotated // 2,):
-        what = f"is {entry.stored.name} {list(entry.shape)}, expected f32 {[rotated // 2]}"
-        raise ModelSourceError(f"{name} of {header.path} {what}.", hint=DAMAGED)
+        raise header.wrong(f"has {name} in {entry.stored.name} {list(entry.shape)}, expected f32 {[rotated // 2]}")
     values = np.fromfile(entry.path, "<f4", rotated // 2, offset=entry.offset)
     if not (np.isfinite(values) & (values > 0)).all():
-        raise ModelSourceError(f"{name} of {header.path} holds factors that are no numbers above 0.", hint=DAMAGED)
+        raise header.wrong(f"has factors in {name} that are no numbers above 0")
     return [float(value) for value in values]
 
 
@@ -165,8 +163,9 @@ def olmo3(header: GgufHeader, config: Config) -> dict[str, Any]:
 
 def granite(header: GgufHeader, config: Config) -> dict[str, Any]:
     if header.flag("rope.scaling.finetuned") is False:
-        what = "is a Granite whose positions are not rotated, which moa does not compute"
-        raise ModelSourceError(f"{header.path} {what}.", hint="Choose a Granite 3 model.")
+        raise header.wrong(
+            "is a Granite whose positions are not rotated, which moa does not compute", "Choose a Granite 3 model."
+        )
     return {
         "attention_multiplier": header.positive("attention.scale") or config["head_dim"] ** -0.5,
         "embedding_multiplier": header.positive("embedding_scale") or 1.0,
@@ -199,10 +198,10 @@ def gemma4(header: GgufHeader, config: Config) -> dict[str, Any]:
         raise header.wrong(f"does not say which of {count} layers see a window")
     kinds = [SLIDING if each else FULL for each in said]
     if kinds[-1] != FULL:
-        raise _refusal(header, "has a last layer with a window")
+        raise header.unread("has a last layer with a window")
     shared = header.integer("attention.shared_kv_layers") or 0
     if not 0 <= shared < count:
-        raise _refusal(header, f"shares the keys and values of {shared} of {count} layers")
+        raise header.unread(f"shares the keys and values of {shared} of {count} layers")
     first = count - shared
     heads = {SLIDING: header.required("attention.key_length_swa"), FULL: int(config["head_dim"])}
     numbers = _by_layer(header, "attention.head_count_kv", count)
@@ -210,7 +209,7 @@ def gemma4(header: GgufHeader, config: Config) -> dict[str, Any]:
     widths = _by_layer(header, "feed_forward_length", count)
     is_double = widths[-1] != widths[0]
     if widths != [widths[0]] * first + [widths[0] * (2 if is_double else 1)] * shared:
-        raise _refusal(header, f"has MLPs of the widths {widths}")
+        raise header.unread(f"has MLPs of the widths {widths}")
     own = _GELU | {
         "head_dim": heads[SLIDING],
         "global_head_dim": heads[FULL],
@@ -252,24 +251,19 @@ def _angles(header: GgufHeader, heads: Mapping[str, int]) -> dict[str, Any]:
     for suffix, kind in (("", FULL), ("_swa", SLIDING)):
         rotated = header.integer(f"rope.dimension_count{suffix}") or heads[kind]
         if rotated != heads[kind]:
-            raise _refusal(header, f"rotates {rotated} of a head's {heads[kind]} numbers")
+            raise header.unread(f"rotates {rotated} of a head's {heads[kind]} numbers")
     scaling = header.text("rope.scaling.type") or "none"
     if scaling != "none" and (header.positive("rope.scaling.factor") or 1.0) != 1.0:
-        raise _refusal(header, f"scales its positions by {scaling!r}")
+        raise header.unread(f"scales its positions by {scaling!r}")
     if header.positive("rope.freq_base_swa") is None:
         raise header.wrong("does not set gemma4.rope.freq_base_swa", "Use a GGUF file of a whole model.")
     factors = read_factors(header, FACTORS, heads[FULL])
     turning, endless = sum(factor == 1 for factor in factors), 1e29  # the latter and above: not rotated
     is_split = all(each == 1 for each in factors[:turning]) and all(each >= endless for each in factors[turning:])
     if not turning or not is_split:
-        raise _refusal(header, f"has factors in {FACTORS} that are not 1 for the first pairs and endless for others")
+        raise header.unread(f"has factors in {FACTORS} that are not 1 for the first pairs and endless for others")
     share = turning / len(factors)
     return {
         FULL: {"rope_type": "proportional", "rope_theta": rope_theta(header), "partial_rotary_factor": share},
         SLIDING: {"rope_type": "default", "rope_theta": rope_theta(header, "_swa")},
     }
-
-
-def _refusal(header: GgufHeader, what: str) -> ModelSourceError:
-    hint = "Use the same model as a folder of safetensors or a hub id."
-    return ModelSourceError(f"{header.path} {what}, which moa does not read from GGUF.", hint=hint)

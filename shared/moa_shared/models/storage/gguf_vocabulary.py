@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from moa_shared.errors import ModelSourceError
-from moa_shared.models.storage.gguf_header import DAMAGED, GgufHeader
+from moa_shared.models.storage.gguf_header import GgufHeader
 from moa_shared.programs.machine import collector_paused
 from moa_shared.programs.progress import Progress
 from moa_shared.sandbox import tokenizer_json
@@ -50,8 +49,7 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
         (folder / "tokenizer.json").write_text(described.text, "utf-8")
         config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # such as a merge of unknown tokens
-        what = f"The vocabulary of the GGUF file {header.path} makes no sense ({error})."
-        raise ModelSourceError(what, hint=DAMAGED) from error
+        raise header.wrong(f"has a vocabulary that makes no sense ({error})") from error
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # for those who read this folder with transformers
     by_dialect = kind != "gpt2" or header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS
     said = header.flag("tokenizer.ggml.add_bos_token")
@@ -67,8 +65,7 @@ def check_vocabulary(header: GgufHeader) -> str:
     """The kind of a vocabulary, from a header that may lack its arrays."""
     kind = header.text("tokenizer.ggml.model") or ""
     if kind not in _KINDS:
-        hint = "Use the same model as a folder of safetensors or a hub id."
-        raise header.wrong(f"has a tokenizer of the kind {kind!r}, which moa does not read", hint)
+        raise header.unread(f"has a tokenizer of the kind {kind!r}")
     return kind
 
 

@@ -184,9 +184,9 @@ def test_what_is_not_served_says_why(write_gguf: GgufWriter, cache: Path, tmp_pa
         *(refusal(tmp_path / f"{name}.gguf") for name in ("short", "empty", "part-00001-of-00002", "dangling")),
     ] == snapshot(
         [
-            "Q8_0 bert: TMP/tiny.gguf is of the model family 'bert', which moa does not read from GGUF.",
-            "Q8_0 llama: The GGUF file TMP/tiny.gguf has a tokenizer of the kind 't5', which moa does not read.",
-            "Q8_0 llama: TMP/tiny.gguf holds blk.0.ssm_a, which no llama model that moa serves has.",
+            "Q8_0 bert: The GGUF file TMP/tiny.gguf is of the model family 'bert', which moa does not read from GGUF.",
+            "Q8_0 llama: The GGUF file TMP/tiny.gguf has a tokenizer of the kind 't5', which moa does not read from GGUF.",
+            "Q8_0 llama: The GGUF file TMP/tiny.gguf holds blk.0.ssm_a, which no llama model that moa serves has.",
             "- -: The GGUF file TMP/short.gguf cannot be read (blk.1.ffn_up.weight ends at byte 32864 of 31040).",
             "- -: TMP/empty.gguf is not a GGUF file.",
             "- -: TMP/part-00001-of-00002.gguf is one of 2 parts of a model, of which part-00002-of-00002.gguf is missing.",
