@@ -167,6 +167,10 @@ class ScriptedSource(HostModel):
     def tokenizer(self) -> Any:
         return self
 
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        return self.special_tokens
+
     def with_tools(self) -> ScriptedSource:
         return self
 
@@ -188,9 +192,6 @@ class ScriptedSource(HostModel):
 
     def token_bytes(self, token: int) -> bytes:
         return spelling(token).encode()
-
-    def token_id(self, text: str) -> int | None:
-        return self.special_tokens.get(text)
 
     def spelled(self, tokens: Sequence[int]) -> str:
         return ""

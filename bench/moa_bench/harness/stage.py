@@ -78,13 +78,13 @@ def untrained_drafter(files: ModelFiles) -> BenchDrafter:
     from moa_shared.drafter.checkpoint import fresh_tensors
     from moa_shared.drafter.kinds import DrafterConfig
     from moa_shared.drafter.kinds.layout import target_sizes
-    from moa_shared.models.network.plan import kv_width_if_differing
+    from moa_shared.models.network.plan import kv_width
 
     sizes = target_sizes(files.config)
     heads, hidden, dim = sizes["target_kv_heads"], sizes["hidden_size"], sizes["target_head_dim"]
     own = {"sa_kv_heads": heads, "sa_mlp": hidden, "ca_kv_heads": heads, "ca_mlp": hidden}
     own |= {"lsa_heads": heads, "lsa_kv_heads": heads, "lsa_mlp": dim, "target_fingerprint": files.fingerprint}
-    few, width = min(UNTRAINED_VOCAB, sizes["vocab_size"]), kv_width_if_differing(files.config)
+    few, width = min(UNTRAINED_VOCAB, sizes["vocab_size"]), kv_width(files.config)
     config = DrafterConfig(**sizes, **own, target_kv_width=width, draft_vocab=few)
     return BenchDrafter(Checkpoint(config, fresh_tensors(config, seed=0), ""), UNTRAINED)
 

@@ -217,7 +217,7 @@ class ChatAsk:
         reasoning = None
         if thinking is not None:
             is_open, ends = thinking.is_open(model.spelled(tokens[-END:])), frozenset(model.end_of_text)
-            reasoning = Reasoning(thinking, is_open, asked.budget, model.tokenizer.token_id, ends)
+            reasoning = Reasoning(thinking, is_open, asked.budget, model.tokenizer.vocabulary.get, ends)
         has_calls = bool(offer.tools) or isinstance(calls, Harmony)  # which has all of an answer in messages
         is_open = reasoning is not None and reasoning.is_open
         if asked.effort == "none" and not is_open:

@@ -115,7 +115,7 @@ class ConstraintCompiler:
         """0.3 s for 49,000 tokens, in which all threads of Python stand still; rows without a token are not allowed."""
         from llguidance import LLTokenizer
 
-        tokens, rows = self._tokenizer.to_json(), max(self._size, self._tokenizer.size)
+        tokens, rows = self._tokenizer.text, max(self._size, self._tokenizer.size)
         try:
             return LLTokenizer(tokens, n_vocab=rows, eos_token=sorted(self._end_of_text))
         except ValueError as error:

@@ -44,7 +44,7 @@ from moa_shared.models.storage.cache import (
     remembered_hash,
     writing,
 )
-from moa_shared.models.storage.tensors import FileTensor, map_tensors, read_metadata
+from moa_shared.models.storage.tensors import NUMPY_TYPES, FileTensor, map_tensors, read_metadata
 from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress, SilentProgress
@@ -243,7 +243,6 @@ def _known_layouts() -> str:
 
 SAFETENSORS, PICKLED = ".safetensors", (".bin", ".pt", ".pth")
 _SINGLE = ("model.safetensors", "pytorch_model.bin")  # each, or else its index, in this order
-_DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
 _CODES = {"float64": "F64", "float32": "F32", "float16": "F16", "bfloat16": "BF16", "int64": "I64", "int32": "I32"}
 _REFETCH = "Fetch it again."
 # Of a damaged pickle torch lets through whatever its instructions stumble over.
@@ -302,9 +301,9 @@ def _of_checkpoint(read: Callable[[Path], Read], path: Path, hint: str = _REFETC
 
 
 def _stored(tensor: FileTensor) -> npt.NDArray[Any]:
-    if tensor.dtype not in _DTYPES:  # such as EAGLE-3's marks of the target's tokens, which are not needed
+    if tensor.dtype not in NUMPY_TYPES:  # such as EAGLE-3's marks of the target's tokens, which are not needed
         return np.broadcast_to(np.int32(0), tensor.shape)
-    values = tensor.data.view(_DTYPES[tensor.dtype]).reshape(tensor.shape)
+    values = tensor.data.view(NUMPY_TYPES[tensor.dtype]).reshape(tensor.shape)
     return values.astype({"F64": np.float32, "I32": np.int64}.get(tensor.dtype, values.dtype), copy=False)
 
 

@@ -27,7 +27,7 @@ class Tokenizer:
     """Text to token ids and back, as tokenizer.json describes it; `folder`: of the chat template and of BOS, if any."""
 
     def __init__(self, described: tokenizer_json.JsonTokenizer, folder: Path | None = None) -> None:
-        self._described = described
+        self._described, self.text = described, described.text  # that of tokenizer.json
         self._slow = None if described.is_bounded else folder  # whose texts may take for ever: in a child process
         self._special = tokenizer_json.read_special(folder) if folder is not None else {}
         self._bos = tokenizer_json.read_bos(folder, described, self._special) if folder is not None else None
@@ -82,12 +82,6 @@ class Tokenizer:
         for token in filter(None, tokens):
             lengths.setdefault(token[0], set()).add(len(token))
         return re.compile("[" + "".join(map(re.escape, lengths)) + "]" if lengths else r"(?!)"), lengths, tokens
-
-    def token_id(self, text: str) -> int | None:
-        return self.vocabulary.get(text)
-
-    def to_json(self) -> str:
-        return self._described.text
 
     def with_bos(self, ids: list[int]) -> list[int]:
         """The tokens of a text that no chat template has made, after BOS where the model's files say so."""

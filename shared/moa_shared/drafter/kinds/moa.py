@@ -7,8 +7,8 @@ target's layers: each token is a session of its own, and every row of it sees al
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from moa_kernels import F32, Cache, Rotary, Segment, StackShape
@@ -57,20 +57,18 @@ class KernelEncoder:
         if config.state_entries:
             self._to_hidden = arithmetic.linear([own.array("fc.weight")])
 
-    def memory(self, kv: Rows) -> Rows:
-        """[tokens, hidden size] from keys and values [tokens, layers, KV width] (interleaved by KV head)."""
-        batches = (kv[start : start + _BATCH] for start in range(0, len(kv), _BATCH))
-        return np.concatenate([self._to_hidden(self._mean_over_layers(batch)) for batch in batches])
+    def memory(self, read: Rows) -> Rows:
+        """[tokens, hidden size] from keys and values [tokens, layers, KV width] (interleaved by KV head), or states."""
+        if self.config.lsa:
+            batches = (read[start : start + _BATCH] for start in range(0, len(read), _BATCH))
+            return np.concatenate([self._to_hidden(self._mean_over_layers(batch)) for batch in batches])
+        return self._to_hidden(read) if self.config.state_entries else read
 
-    def project(self, memory: Rows) -> Rows:
-        """Wire rows, un-rotated keys then values, from memory rows (without LSA the target's last hidden state)."""
-        return self._keys_values(self.arithmetic.norm(memory, self._norm, self.config.rms_norm_eps))
-
-    def encode_states(self, states: Rows) -> Rows:
-        return self.project(self._to_hidden(states))
-
-    def encode(self, kv: Rows) -> Rows:
-        return self.project(self.memory(kv)) if len(kv) else np.empty((0, self.config.memory_width), np.float32)
+    def encode(self, read: Rows) -> Rows:
+        """Wire rows, un-rotated keys then values."""
+        if not len(read):
+            return np.empty((0, self.config.memory_width), np.float32)
+        return self._keys_values(self.arithmetic.norm(self.memory(read), self._norm, self.config.rms_norm_eps))
 
     def _mean_over_layers(self, kv: Rows) -> Rows:
         tokens, layers, width = kv.shape
@@ -180,18 +178,12 @@ class _Moa(Kind):
         return "layer self-attention" if self.reads_last_hidden(config) else ""
 
     def rows(self, config: DrafterConfig, own: Weights, weights: str) -> MakeRows:
-        return _chosen(config, KernelEncoder(config, own, weights))
+        return KernelEncoder(config, own, weights).encode
 
     def torch_rows(self, config: DrafterConfig, tensors: Tensors, dtype: torch.dtype, device: Device) -> TorchRows:
         from moa_shared.drafter.kinds.torch_layers import MemoryEncoder
 
-        return _chosen(config, MemoryEncoder(config, tensors, dtype, device))
-
-
-def _chosen(config: DrafterConfig, encoder: Any) -> Callable[[Any], Any]:
-    if config.state_entries:
-        return encoder.encode_states  # type: ignore[no-any-return]
-    return encoder.project if config.reads_last_hidden else encoder.encode  # type: ignore[no-any-return]
+        return MemoryEncoder(config, tensors, dtype, device).encode
 
 
 MOA = _Moa()

@@ -65,35 +65,28 @@ def mean_over_layers(
 
 
 class MemoryEncoder:
-    """The server's half of Mixture of Attentions, with a checkpoint's tensors, frozen."""
+    """As `KernelEncoder`, with a checkpoint's tensors, frozen."""
 
     def __init__(
         self, config: DrafterConfig, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype, device: Any = None
     ) -> None:
-        own = {
-            name: each.to(device, dtype)
-            for name, each in tensors.items()
-            if name.startswith(config.traits.server_tensors)
-        }
-        self._own, self._eps = own, config.rms_norm_eps
+        read = [name for name in tensors if name.startswith(config.traits.server_tensors)]
+        own = {name: tensors[name].to(device, dtype) for name in read}
+        self._own, self._config = own, config
         names = (f"cross_attention.self_attn.{which}_proj.weight" for which in "kv")
         self._keys_values = torch.cat([own[name] for name in names])
         self._dim, start = config.kv_width // config.lsa_heads, "layer_self_attention."
         self._rotary = TorchRotary(self._dim, config.memory_rope)
         self._layer = {name.removeprefix(start): each for name, each in own.items() if name.startswith(start)}
 
-    def memory(self, kv: torch.Tensor) -> torch.Tensor:
-        """[tokens, hidden size] from keys and values [tokens, layers, KV width], interleaved by KV head."""
-        rows = mean_over_layers(self._layer, kv, self._rotary, self._dim, self._eps)
-        return F.linear(rows, self._own["Ekv2E.weight"], self._own["Ekv2E.bias"])
+    def memory(self, read: torch.Tensor) -> torch.Tensor:
+        if self._config.lsa:
+            rows = mean_over_layers(self._layer, read, self._rotary, self._dim, self._config.rms_norm_eps)
+            return F.linear(rows, self._own["Ekv2E.weight"], self._own["Ekv2E.bias"])
+        return F.linear(read, self._own["fc.weight"]) if self._config.state_entries else read
 
-    def project(self, memory: torch.Tensor) -> torch.Tensor:
-        """Wire rows, un-rotated keys then values, from memory rows (without LSA the target's last hidden state)."""
+    def encode(self, read: torch.Tensor) -> torch.Tensor:
         weight = self._own["cross_attention.input_layernorm.weight"]
-        return F.linear(F.rms_norm(memory, weight.shape, weight, self._eps), self._keys_values)
-
-    def encode_states(self, states: torch.Tensor) -> torch.Tensor:
-        return self.project(F.linear(states, self._own["fc.weight"]))
-
-    def encode(self, kv: torch.Tensor) -> torch.Tensor:
-        return self.project(self.memory(kv))
+        return F.linear(
+            F.rms_norm(self.memory(read), weight.shape, weight, self._config.rms_norm_eps), self._keys_values
+        )

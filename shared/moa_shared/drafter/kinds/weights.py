@@ -31,7 +31,7 @@ from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.network.families import EARLIEST
 from moa_shared.models.network.network import Weights, read_layer
 from moa_shared.models.network.plan import Plan, plan_of
-from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, FileTensor, drop_pages
+from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, NUMPY_TYPES, FileTensor, drop_pages
 
 Rows = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64] | Sequence[int]
@@ -70,7 +70,6 @@ class Arithmetic:
         return numpy_norm(rows, weight, eps) if self.in_numpy else norm(rows, weight, eps)
 
 
-_STORED = {"F32": "<f4", "F16": "<f2", "BF16": "<u2", "I32": "<i4", "I64": "<i8"}
 DRAFT_IDS = "draft_ids"  # exact in float32 up to 16 million tokens
 _HEAD_ROWS = 4096  # rows of a head in float32 at once: bounds what is held next to the packed ones
 
@@ -84,7 +83,7 @@ class ArrayWeights(Mapping[str, npt.NDArray[Any]]):
     def __init__(self, tensors: Mapping[str, npt.NDArray[Any] | FileTensor]) -> None:
         self._tensors = tensors._tensors if isinstance(tensors, ArrayWeights) else tensors
         for name, tensor in self._tensors.items():
-            if isinstance(tensor, FileTensor) and tensor.dtype not in _STORED:
+            if isinstance(tensor, FileTensor) and tensor.dtype not in NUMPY_TYPES:
                 raise ValueError(f"{name} is {tensor.dtype}")
 
     def names(self) -> Collection[str]:
@@ -111,7 +110,7 @@ class ArrayWeights(Mapping[str, npt.NDArray[Any]]):
         tensor = self._find(name)
         if not isinstance(tensor, FileTensor):
             return tensor[chosen]
-        values = tensor.data.view(_STORED[tensor.dtype]).reshape(tensor.shape)[chosen]
+        values = tensor.data.view(NUMPY_TYPES[tensor.dtype]).reshape(tensor.shape)[chosen]
         if tensor.dtype == "BF16":
             return widen_bfloat16(values)
         return values.astype(np.float32 if values.dtype.kind == "f" else np.int32)

@@ -91,11 +91,6 @@ def kv_width(config: Config) -> int:
     return max(heads.width for heads in cached_heads(config))
 
 
-def kv_width_if_differing(config: Config) -> int:
-    """`kv_width` where layers differ in it; 0: all have that of the heads that config.json names."""
-    return kv_width(config) if FAMILIES[str(config.get("model_type") or "llama")].layers_differ else 0
-
-
 def unread_tensors(config: Config) -> frozenset[str]:
     """What files may have of layers that read the keys and values of others, though nothing computes with it."""
     family = FAMILIES.get(str(config.get("model_type")))

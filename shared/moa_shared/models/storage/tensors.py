@@ -105,6 +105,8 @@ def _by_gguf(stored: TensorFormat, raw: Bytes) -> Floats:
 
 
 _METADATA = "__metadata__"
+# In numpy; of bfloat16 the bit patterns.
+NUMPY_TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "I32": "<i4"}
 _SIZES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I64": 8, "I32": 4, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
 _CODES = {"float32": "F32", "float16": "F16", "uint8": "U8", "int8": "I8", "int32": "I32", "uint16": "BF16"}
 _UNREADABLE = (
