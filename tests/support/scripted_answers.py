@@ -161,15 +161,12 @@ class ScriptedSource(HostModel):
     sampling: SamplingDefaults = {}  # noqa: RUF012
     chat_template = "{{ message.content }}"
     special_tokens: Mapping[str, int] = {}
+    vocabulary = property(lambda self: self.special_tokens)
     end_of_text: frozenset[int] = frozenset()
 
     @property
     def tokenizer(self) -> Any:
         return self
-
-    @property
-    def vocabulary(self) -> Mapping[str, int]:
-        return self.special_tokens
 
     def with_tools(self) -> ScriptedSource:
         return self

@@ -32,7 +32,7 @@ from moa_shared.models import ModelFiles, WeightReader, load_tokenizer
 from moa_shared.models.files import end_of_text, read_sampling_defaults
 from moa_shared.models.storage.cache import cache_root, remembered_hash
 from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD
-from moa_shared.models.tiles import map_some_tiles
+from moa_shared.models.tiles import map_tiles
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.models.weights import layer_names
 from moa_shared.programs.progress import Progress, SilentProgress
@@ -328,7 +328,7 @@ def target_parts(
     if not matrices or settings.dtype != INT8 or variant_name() == "numpy":
         return TargetParts(reader, context=context)
     try:
-        tiles = map_some_tiles(files, cache_root(settings.cache_dir), matrices, SilentProgress())
+        tiles = map_tiles(files, cache_root(settings.cache_dir), SilentProgress(), only=matrices)
     except (KernelError, ConfigError, DiskFullError, OSError):  # sizes that numpy computes, or a disk without room
         return TargetParts(reader, context=context)
     return TargetParts(reader, reader.with_tiles(tiles), context)

@@ -11,7 +11,7 @@ import contextlib
 import errno
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
@@ -212,16 +212,19 @@ def write_record(path: Path, content: Mapping[str, Any]) -> None:
         partial.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 
 
-def read_record(path: Path, read: Callable[[dict[str, Any]], Made]) -> Made:
-    """What `read` makes of a record of `moa-train calibrate`."""
-    try:
-        content: Any = parse_json(path.read_text("utf-8"))
-        if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
-        return read(content)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        what = f"{path} does not say how far a drafter can be trusted ({error})."
-        raise CheckpointError(what, hint="Make it again with moa-train calibrate.") from None
+def find_record(
+    paths: Iterable[Path], about: Mapping[str, str], read: Callable[[dict[str, Any]], Made]
+) -> tuple[Path, Made] | None:
+    """The first of these files of `moa-train calibrate` about those fingerprints, and what `read` makes of it."""
+    for path in paths:
+        try:
+            content = parse_json(path.read_text("utf-8"))
+            if about.items() <= content.items():
+                return path, read(content)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            what = f"{path} does not say how far a drafter can be trusted ({error})."
+            raise CheckpointError(what, hint="Make it again with moa-train calibrate.") from None
+    return None
 
 
 def fresh_tensors(
@@ -341,18 +344,12 @@ FINGERPRINT_KEY = "drafter_fingerprint"
 
 def confidence_for(fingerprint: str, drafter: Path | None = None, folder: Path | None = None) -> Confidence | None:
     """A drafter's confidence, from the file beside it or among the package's; None: it was never measured."""
-    found = map(read_confidence, _candidates(CONFIDENCE_FILE, drafter, folder))
-    return next((confidence for made_for, confidence in found if made_for == fingerprint), None)
 
+    def read(content: dict[str, Any]) -> Confidence:
+        return Confidence({origin: [float(share) for share in content["curves"][origin]] for origin in TokenOrigin})
 
-def read_confidence(path: Path) -> tuple[str, Confidence]:
-    """The fingerprint of the drafter that a file is about, and its confidence."""
-
-    def read(content: dict[str, Any]) -> tuple[str, Confidence]:
-        shares = {origin: [float(share) for share in content["curves"][origin]] for origin in TokenOrigin}
-        return str(content[FINGERPRINT_KEY]), Confidence(shares)
-
-    return read_record(path, read)
+    found = find_record(_candidates(CONFIDENCE_FILE, drafter, folder), {FINGERPRINT_KEY: fingerprint}, read)
+    return found and found[1]
 
 
 def write_confidence(path: Path, confidence: Confidence, fingerprint: str) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from moa_kernels import F16, F32, Cache, KernelError, variant_name
 
-from moa_shared.drafter.checkpoint import read_record, write_record
+from moa_shared.drafter.checkpoint import find_record, write_record
 from moa_shared.drafter.kinds.state import Placement, TextState, batches, run_of_text
 from moa_shared.drafter.kinds.weights import INT8, Rows
 from moa_shared.drafting.estimates import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
@@ -87,11 +87,15 @@ def measured_file(companion: ModelFiles, target: ModelFiles, root: Path) -> tupl
     pair = companion.fingerprint, target.fingerprint
     beside = sorted(companion.weights[0].parent.glob(f"*{SUFFIX}"))
     paths = [path for path in beside if path.name.removesuffix(SUFFIX)[-1:] in ("", ".")]
-    for path in [*paths, *filter(Path.is_file, [cache_file(*pair, root)])]:
-        said = read_confidence(path)
-        if said is not None and said[0] == pair:
-            return path, said[1]
-    return None
+    paths += filter(Path.is_file, [cache_file(*pair, root)])
+
+    def read(content: Mapping[str, Any]) -> LearnedConfidence:
+        shift, evidence = float(content["shift"]), float(content["evidence"])
+        if not (abs(shift) <= 20 and 0 < evidence <= MOST_EVIDENCE):
+            raise ValueError(f"a shift of {shift} by an evidence of {evidence}")
+        return LearnedConfidence(shift, evidence)
+
+    return find_record(paths, dict(zip((COMPANION_KEY, TARGET_KEY), pair, strict=True)), read)
 
 
 def kind_confidence(companion: ModelFiles, target: ModelFiles) -> LearnedConfidence:
@@ -103,20 +107,6 @@ def kind_confidence(companion: ModelFiles, target: ModelFiles) -> LearnedConfide
 
 def cache_file(companion: str, target: str, root: Path) -> Path:
     return root / "companions" / f"{combine([companion, target])[:32]}.{SUFFIX}"
-
-
-def read_confidence(path: Path) -> tuple[tuple[str, str], LearnedConfidence] | None:
-    """The fingerprints of companion and target that a file is about, and the confidence; None: it is a drafter's."""
-
-    def read(content: dict[str, Any]) -> tuple[tuple[str, str], LearnedConfidence] | None:
-        if COMPANION_KEY not in content:
-            return None
-        shift, evidence = float(content["shift"]), float(content["evidence"])
-        if not (abs(shift) <= 20 and 0 < evidence <= MOST_EVIDENCE):
-            raise ValueError(f"a shift of {shift} by an evidence of {evidence}")
-        return (str(content[COMPANION_KEY]), str(content[TARGET_KEY])), LearnedConfidence(shift, evidence)
-
-    return read_record(path, read)
 
 
 def write_confidence(path: Path, confidence: LearnedConfidence, companion: str, target: str) -> None:

@@ -9,7 +9,7 @@ it is made only a piece for each thread is on the heap, whatever formats the mod
 import json
 import os
 import struct
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
@@ -155,33 +155,18 @@ def tiles_in_memory(files: ModelFiles, progress: Progress, floats: str = Q8_0) -
     return {place.name: place.tiles(memory) for place in places}
 
 
-def map_tiles(files: ModelFiles, root: Path, progress: Progress, floats: str = Q8_0) -> dict[str, Tiles]:
+def map_tiles(
+    files: ModelFiles, root: Path, progress: Progress, floats: str = Q8_0, only: Collection[str] | None = None
+) -> dict[str, Tiles]:
     """The tiles of all matrices, mapped; made first where there is no such file yet, or the model's have changed.
 
     The pages that every forward needs are read now, in order. Those of experts are left alone: rows choose a few, and a
-    model may be larger than the memory. DiskFullError, ConfigError, OSError: the file cannot be written.
+    model may be larger than the memory. DiskFullError, ConfigError, OSError: the file cannot be written. `only`: some
+    matrices: from the whole model's file where that is there, else from one of their own.
     """
-    found = _read_or_make(files, root, progress, floats=floats)
-    needed = [each for name, each in found.items() if not tensors.is_of_expert(name)]
-    total = sum(each.memory.nbytes for each in needed)
-    with progress.task(f"Mapping {files.target_id}", total, is_bytes=True) as task:
-        for each in needed:
-            populate(each.memory)
-            task.advance(each.memory.nbytes)
-    return found
-
-
-def map_some_tiles(files: ModelFiles, root: Path, only: Collection[str], progress: Progress) -> Mapping[str, Tiles]:
-    """As `map_tiles`, of some matrices: from the whole model's file where that is there, else from one of their own."""
-    whole = _read(tile_file(files, root), files)
-    if whole is not None and whole.keys() >= set(only):
+    whole = None if only is None else _read(tile_file(files, root), files)
+    if only is not None and whole is not None and whole.keys() >= set(only):
         return {name: whole[name] for name in only}
-    return _read_or_make(files, root, progress, only)
-
-
-def _read_or_make(
-    files: ModelFiles, root: Path, progress: Progress, only: Collection[str] | None = None, floats: str = Q8_0
-) -> dict[str, Tiles]:
     path = tile_file(files, root, only, floats)
     found = _read(path, files)
     if found is None:
@@ -192,6 +177,12 @@ def _read_or_make(
                 found = _read(path, files)
     if found is None:
         raise OSError(f"{path} cannot be read back")
+    needed = [each for name, each in found.items() if only is None and not tensors.is_of_expert(name)]
+    total = sum(each.memory.nbytes for each in needed)
+    with progress.task(f"Mapping {files.target_id}", total, is_bytes=True) as task:
+        for each in needed:
+            populate(each.memory)
+            task.advance(each.memory.nbytes)
     return found
 
 

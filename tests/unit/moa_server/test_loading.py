@@ -25,7 +25,7 @@ from moa_shared.drafting.estimates import TRIAL_TOKENS
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.hub import HUB_ID
-from moa_shared.models.network.plan import kv_width_if_differing
+from moa_shared.models.network.plan import kv_width
 from moa_shared.programs.progress import SilentProgress
 from structlog.testing import capture_logs
 
@@ -247,7 +247,7 @@ def test_a_drafter_for_layers_that_differ_names_the_widest_one_and_reuses_none_t
     fitting = DrafterConfig(
         vocab_size=SIZES["vocab_size"], hidden_size=64, target_layers=6, target_heads=4, target_kv_heads=2,
         target_head_dim=32, sa_kv_heads=2, sa_mlp=16, ca_kv_heads=2, ca_mlp=16, lsa_heads=4, lsa_kv_heads=2, lsa_mlp=16,
-        target_kv_width=kv_width_if_differing(model),
+        target_kv_width=kv_width(model),
     )  # fmt: skip
     assert check_drafter(save_drafter(path, fitting), files).config.kv_width == 256
     with pytest.raises(CheckpointError, match="safetensors is for another target: its KV width is"):

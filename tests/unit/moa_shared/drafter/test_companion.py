@@ -134,7 +134,8 @@ def test_a_file_of_both_models_counts_beside_the_companion_and_in_the_cache(
 def test_what_is_no_such_file_is_refused(
     companion: ModelFiles, target: ModelFiles, tmp_path: Path, content: str
 ) -> None:
-    fields = f'{{"companion_fingerprint": "a", "target_fingerprint": "b", {content}}}'
+    pair = f'"companion_fingerprint": "{companion.fingerprint}", "target_fingerprint": "{target.fingerprint}"'
+    fields = f"{{{pair}, {content}}}"
     (companion.folder / "confidence.json").write_text(fields if "shift" in content else content)
     with pytest.raises(CheckpointError, match="does not say how far a drafter can be trusted"):
         confidence_beside(companion, target, tmp_path)

@@ -87,7 +87,7 @@ def chain_logits(drafter: BlockState, tokens: list[int]) -> np.ndarray:
     return np.concatenate([drafter.begin(), *(drafter.expand([token], [at - 1]) for at, token in enumerate(tokens))])
 
 
-@pytest.mark.parametrize(("weights", "tolerance"), [("float32", 1e-4), ("int8", 0.15)])
+@pytest.mark.parametrize(("weights", "tolerance"), [("float32", 1e-4), ("int8", 0.15), ("int4", 0.6)])
 def test_a_block_sees_all_rows_that_have_come_and_itself(weights: str, tolerance: float) -> None:
     """Some rows are missing in the middle, as over a link: they are not seen, and the others keep their positions."""
     drafter, own = state(weights), tensors()

@@ -14,7 +14,7 @@ from moa_shared.drafter.kinds.state import run_of_text
 from moa_shared.drafter.kinds.weights import ArrayWeights, TargetParts
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.network import Network
-from moa_shared.models.network.plan import kv_width_if_differing
+from moa_shared.models.network.plan import kv_width
 from transformers import PreTrainedModel
 
 from tests.support.decoders import decoder_of
@@ -55,7 +55,7 @@ def drafter(model: PreTrainedModel, **changes: Any) -> Checkpoint:
         "vocab_size": config.vocab_size, "hidden_size": config.hidden_size, "target_layers": config.num_hidden_layers,
         "target_heads": heads, "target_kv_heads": kv_heads, "target_head_dim": head_dim, "sa_kv_heads": kv_heads,
         "sa_mlp": 64, "ca_kv_heads": kv_heads, "ca_mlp": 64, "lsa_heads": 2, "lsa_kv_heads": 1, "lsa_mlp": 64,
-        "rms_norm_eps": config.rms_norm_eps, "target_kv_width": kv_width_if_differing(config.to_dict()),
+        "rms_norm_eps": config.rms_norm_eps, "target_kv_width": kv_width(config.to_dict()),
     }  # fmt: skip
     own = DrafterConfig(**sizes | changes)
     return Checkpoint(own, fresh_tensors(own, seed=0), "")
