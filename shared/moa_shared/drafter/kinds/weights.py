@@ -85,6 +85,8 @@ class ArrayWeights(Mapping[str, npt.NDArray[Any]]):
     The file's own pages are not kept. ValueError: it is of a type that is not read.
     """
 
+    _tensors: Mapping[str, npt.NDArray[Any] | FileTensor]
+
     def __init__(self, tensors: Mapping[str, npt.NDArray[Any] | FileTensor]) -> None:
         self._tensors = tensors._tensors if isinstance(tensors, ArrayWeights) else tensors
         for name, tensor in self._tensors.items():
