@@ -86,7 +86,7 @@ def test_a_manager_is_told_and_one_that_does_not_read_or_is_not_there_holds_noth
     monkeypatch.chdir(tmp_path)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name.replace("@", "\0"))
-        manager.settimeout(5)
+        manager.settimeout(60)
         for environment in ({"NOTIFY_SOCKET": name}, {"NOTIFY_SOCKET": "nobody"}, {}):
             for _ in range(2000):  # more than a socket keeps
                 tell_manager("READY=1\nSTATUS=serving", environment)

@@ -42,19 +42,8 @@ def test_a_collector_that_is_away_holds_nothing_up_and_is_told_of_once(monkeypat
     assert told[0].startswith("Traces cannot be handed over: ")
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "00",
-        SPAN[:-1],
-        SPAN + "0",
-        SPAN.upper(),
-        "ff" + SPAN[2:],
-        SPAN.replace("b7ad6b7169203331", "0" * 16),
-        "x" * 55,
-    ],
-)
-def test_what_names_no_span(text: str) -> None:
+def test_what_names_no_span() -> None:
     assert _FORM.fullmatch(SPAN)
-    assert not _FORM.fullmatch(text)
+    nobody = SPAN.replace("b7ad6b7169203331", "0" * 16)
+    for text in ("", "00", SPAN[:-1], SPAN + "0", SPAN.upper(), "ff" + SPAN[2:], nobody, "x" * 55):
+        assert not _FORM.fullmatch(text)

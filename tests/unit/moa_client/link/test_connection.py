@@ -87,9 +87,8 @@ class Harness:
 @pytest.fixture
 async def harness() -> AsyncIterator[Harness]:
     made = Harness()
-    async with asyncio.timeout(20.0):
-        yield made
-        await made.connection.drop()
+    yield made
+    await made.connection.drop()
 
 
 async def settled(is_so: Callable[[], bool]) -> None:
@@ -205,7 +204,7 @@ class ScriptedServer(Server):
 async def within_time(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
     monkeypatch.setattr(dialer_module, "ANSWER_SECONDS", LONG)
     monkeypatch.setattr(dialer_module, "ALIKE_SECONDS", LONG)
-    async with asyncio.timeout(20.0):
+    async with asyncio.timeout(LONG):
         yield
 
 

@@ -193,7 +193,7 @@ class Surface:
         async def open_it(identifier: str | None, system: str | None, single: bool) -> Watch:
             return Watch(cast("Any", conversation))
 
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             await serve_surface(self.messages(), self.send, open_it)
         assert not conversation.subscriptions
 

@@ -49,21 +49,6 @@ def family(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.mark.parametrize("prefix", [PREFIX, []], ids=["behind a prefix", "from nothing"])
-def test_a_tree_equals_each_of_its_paths_alone(make_target: TargetFactory, family: str, prefix: list[int]) -> None:
-    model = torch_model(family)
-    target = make_target(family)
-    cache = target.new_cache()
-    if prefix:
-        target.forward(cache, prefix)
-    output = target.forward(cache, TREE_TOKENS, TREE)
-    for node in range(len(TREE)):
-        path = path_to(TREE, node)
-        expected, hidden = bare(model, prefix + [TREE_TOKENS[step] for step in path])
-        np.testing.assert_allclose(output.logits[node], expected[-1], **CLOSE)
-        np.testing.assert_allclose(output.hidden[node], hidden[-1], **CLOSE)
-
-
 def test_a_chain_in_parts_and_its_states_equal_transformers_own_forward(
     make_target: TargetFactory, family: str
 ) -> None:

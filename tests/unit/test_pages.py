@@ -1,14 +1,72 @@
-"""The computed figures of docs/drafters.md are what its formulas say of each model's sizes."""
+"""Tables, options and figures of the pages against the programs and the formulas that they are of."""
 
 from __future__ import annotations
 
+import re
+from collections import defaultdict
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import pytest
+from moa_client.commands.daemon import NOT_RUNNING
+from moa_client.settings import ClientSettings
+from moa_server.settings import ServerSettings
 from moa_shared.drafter.kinds import DrafterConfig
+from moa_shared.errors import CATALOGUE
+from moa_shared.programs.addresses import is_loopback
+from moa_shared.programs.config import settings_of
 from moa_shared.protocol.memory_codec import Codec, row_bytes
+from netsim.errors import NetsimError
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+OURS, NETSIM = (
+    (DOCS / page).read_text("utf-8").split("\n## Exit codes\n")[1].split("\n## ")[0]
+    for page in ("client.md", "netsim.md")
+)
+WITHOUT_AN_ERROR = {0, 1, NOT_RUNNING, 128 + 1, 128 + 15}
+
+
+def rows(text: str) -> dict[int, str]:
+    """What follows the code in each row of a table."""
+    return {int(code): rest for code, rest in re.findall(r"^\| (\d+) \|(.*)$", text, re.MULTILINE)}
+
+
+def test_each_error_has_its_place_in_the_table() -> None:
+    expected: defaultdict[int, set[str]] = defaultdict(set)
+    for code, error in CATALOGUE.items():
+        expected[error.exit_code].add(code)
+    named = {code: set(re.findall(r"`(\w+)`", rest.split("|")[0])) for code, rest in rows(OURS).items()}
+    assert {code: names for code, names in named.items() if names} == expected
+    assert {code for code, names in named.items() if not names} == WITHOUT_AN_ERROR
+
+
+def test_each_status_of_netsim_is_in_its_table() -> None:
+    errors: list[type[NetsimError]] = [NetsimError, *NetsimError.__subclasses__()]
+    assert set(rows(NETSIM)) == {0} | {error.exit_code for error in errors}
+
+
+TEXT = (Path(__file__).resolve().parents[2] / "SECURITY.md").read_text("utf-8")
+SERVER = {about.flag_of() for about in settings_of(ServerSettings).values()}
+CLIENT = {about.flag_of() for about in settings_of(ClientSettings).values()}
+PROTECTING = re.compile(r"--(tls|insecure|keys|metrics-(port|host))\b.*")
+
+
+def test_every_option_that_it_names_exists_and_each_that_protects_is_named() -> None:
+    named = set(re.findall(r"`(--[\w-]+)`", TEXT))
+    assert named <= SERVER | CLIENT
+    protecting = {flag for flag in SERVER if PROTECTING.match(flag)} | {"--tls", "--tls-ca"}
+    assert protecting <= named
+
+
+def test_by_default_nothing_is_open_and_nobody_shows_a_key() -> None:
+    usual = ServerSettings()
+    assert is_loopback(usual.host)
+    assert is_loopback(usual.metrics_host)
+    assert not usual.insecure
+    assert not ClientSettings().insecure
+    assert usual.keys_file is None
+
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "drafters.md"
 BANDWIDTH, FLOPS, REACHED = 2.039e12, 312e12, 0.4  # of an A100, and the share of its arithmetic that is assumed
