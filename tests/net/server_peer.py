@@ -29,7 +29,7 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.memory_codec import decode as decode_rows
 from moa_shared.protocol.messages import AnswerSettings, Finish, FinishRule
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.protobuf_messages import VerdictReader, rows_from_proto, settings_to_proto
+from moa_shared.protocol.protobuf_messages import VerdictFrames, rows_from_proto, settings_to_proto
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
 
@@ -147,7 +147,7 @@ class Peer:
         self.asks = self.answer_start = 0
         self.traceparent = ""
         self.verdicts: list[pb.Verdict] = []
-        self._reader = VerdictReader()
+        self._reader = VerdictFrames()
         self.memory: list[pb.Memory] = []
         self.opened: pb.Opened | None = None
         self.go_away: pb.GoAway | None = None

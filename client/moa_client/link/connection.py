@@ -19,7 +19,7 @@ from moa_shared.errors import DeniedError, InternalError, MoaError, OverloadedEr
 from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.messages import Ack, Ask, Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.protobuf_messages import DraftWriter, ask_to_proto
+from moa_shared.protocol.protobuf_messages import DraftFrames, ask_to_proto
 
 from moa_client.link.dialer import Dialer, MakeOpen
 from moa_client.link.fleet import Fleet
@@ -120,7 +120,7 @@ class ServerConnection:
         self._backoff = backoff or Backoff()
         self._task: asyncio.Task[None] | None = None
         self._stream: Stream | None = None
-        self._drafts = DraftWriter()  # of this stream
+        self._drafts = DraftFrames()  # of this stream
         self._outgoing: asyncio.Queue[pb.ClientFrame] = asyncio.Queue(WRITE_AHEAD)
         self._room = asyncio.Semaphore(READ_AHEAD)
         self._was_useful = False  # the stream of this attempt
@@ -154,7 +154,7 @@ class ServerConnection:
             self._stream.cancel()  # its reader posts the end
 
     def send_ask(self, ask: Ask) -> None:
-        self._drafts = DraftWriter()
+        self._drafts = DraftFrames()
         self.queue_frame(pb.ClientFrame(ask=ask_to_proto(ask)))
 
     def send_draft(self, message: Draft | Ack) -> None:
@@ -249,7 +249,7 @@ class ServerConnection:
         except MoaError as error:
             return self._on_end(error)
         server, opened_at = self.dialer.server, time.monotonic()
-        self._stream, self._drafts = stream, DraftWriter()
+        self._stream, self._drafts = stream, DraftFrames()
         self._outgoing, self._room = asyncio.Queue(WRITE_AHEAD), asyncio.Semaphore(READ_AHEAD)
         level = logging.WARNING if self._lost_before else logging.INFO
         log.log(level, "stream %d to %s opened in %.0f ms", self.stream_number, server.label, took_ms)

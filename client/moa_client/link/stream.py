@@ -184,7 +184,7 @@ class FrameReader:
     """Reads the frames of one stream, all of them in order."""
 
     def __init__(self) -> None:
-        self._verdicts = protobuf.VerdictReader()
+        self._verdicts = protobuf.VerdictFrames()
 
     def messages_in(self, frame: pb.ServerFrame) -> Iterator[Verdict | Memory | pb.Beat]:
         """The messages of a frame, in order; none of a frame from a later version."""

@@ -29,7 +29,7 @@ from moa_shared.errors import (
 from moa_shared.protocol.handshake_checks import IDLE
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ask, Finish, Verdict
-from moa_shared.protocol.protobuf_messages import DraftReader, constraint_from_proto, thin_memory_from_proto
+from moa_shared.protocol.protobuf_messages import DraftFrames, constraint_from_proto, thin_memory_from_proto
 from moa_shared.tracing import is_traced
 
 from moa_server.access.limits import Caller
@@ -109,7 +109,7 @@ class ConverseStream(Listener, OpenCall):
         self._live: LiveSession | None = None
         self._codecs: tuple[Codec, ...] = ()
         self._frame_writer = FrameWriter(write, services.settings.write_seconds, services.observer)
-        self._drafts = DraftReader()
+        self._drafts = DraftFrames()
         self._undrafted = 0  # newest verdicts without a draft of server or device
         self._reader: asyncio.Task[None] | None = None
         self._busy_at = services.clock()  # when something was last asked or written
@@ -246,7 +246,7 @@ class ConverseStream(Listener, OpenCall):
             feed.rows_ready(live.session.cached)
 
     def _begin(self, live: LiveSession, ask: Ask, form: ConstrainedText | None) -> None:
-        self._drafts, self._undrafted = DraftReader(), 0
+        self._drafts, self._undrafted = DraftFrames(), 0
         if self._lifecycle.draining:
             self._send_away(live)
             return

@@ -18,7 +18,7 @@ from google.protobuf.message import Message
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, UnavailableError
 from moa_shared.protocol.messages import Memory, Plane, Verdict
-from moa_shared.protocol.protobuf_messages import VerdictWriter, memory_to_proto
+from moa_shared.protocol.protobuf_messages import VerdictFrames, memory_to_proto
 
 from moa_server.engine.live_session import FrameBytes, Observer
 from moa_server.engine.stepper import CodedRows
@@ -114,7 +114,7 @@ class FrameWriter:
     ) -> None:
         self._writer = BoundedWriter(write, write_seconds)
         self._observer = observer or Observer()
-        self._verdicts = VerdictWriter()
+        self._verdicts = VerdictFrames()
         self._urgent: deque[Verdict | pb.ServerFrame] = deque()
         self._urgent_bytes = 0
         self._beat: pb.ServerFrame | None = None

@@ -176,8 +176,8 @@ def _known(kind: type[Number], value: int, expected: str, what: str) -> Number:
         raise ProtocolError(expected, f"{what}{value}") from None
 
 
-class DraftWriter:
-    """Drafts to the wire; make another one after an Open or an Ask."""
+class DraftFrames:
+    """The drafts of a stream, written or read; make another one after an Open or an Ask."""
 
     def __init__(self) -> None:
         self._end: tuple[int, int, int] | None = None  # epoch, base and next node
@@ -190,13 +190,6 @@ class DraftWriter:
         self._end = draft.epoch, draft.base, draft.first_node + len(draft.tokens)
         return message
 
-
-class DraftReader:
-    """Drafts from the wire; make another one after an Open or an Ask."""
-
-    def __init__(self) -> None:
-        self._end: tuple[int, int, int] | None = None
-
     def read_draft(self, message: pb.Draft) -> Draft:
         """Raises ProtocolError for a draft that continues none."""
         if not message.base and self._end is None:
@@ -206,8 +199,8 @@ class DraftReader:
         return draft
 
 
-class VerdictWriter:
-    """Verdicts, with the rows that leave with them, to the wire."""
+class VerdictFrames:
+    """The verdicts of a stream, with the rows that leave with them, written or read."""
 
     def __init__(self) -> None:
         self._end: tuple[int, int] | None = None  # id of the question, and position of the next token
@@ -225,13 +218,6 @@ class VerdictWriter:
                 row.ClearField("count")
             message.memory.append(row)
         return message
-
-
-class VerdictReader:
-    """Verdicts, and the rows that came with them, from the wire."""
-
-    def __init__(self) -> None:
-        self._end: tuple[int, int] | None = None
 
     def read_verdict(self, message: pb.Verdict) -> Verdict:
         """Raises ProtocolError for a verdict that continues none, or with a finish that this version does not know."""

@@ -25,7 +25,7 @@ from moa_shared.drafting.growing import Growth
 from moa_shared.errors import InternalError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Ack, AnswerSettings, Draft, Verdict
-from moa_shared.protocol.protobuf_messages import DraftWriter, VerdictWriter
+from moa_shared.protocol.protobuf_messages import DraftFrames, VerdictFrames
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 from netsim.core.conditions import Conditions, ConditionSchedule, DelaySpec
@@ -163,7 +163,7 @@ class SimulatedUser:
         # Nothing is lost: a stream's losses are delays, and rare ones.
         schedule = ConditionSchedule([(0.0, link)])
         self._up, self._down = (LinkModel(schedule, seed, each) for each in (Direction.UP, Direction.DOWN))
-        self._drafts, self._verdicts = DraftWriter(), VerdictWriter()
+        self._drafts, self._verdicts = DraftFrames(), VerdictFrames()
         limits = SessionLimits(len(text.tokens), VOCAB_SIZE)
         run_ahead = drafting is None or drafting.server_runs_ahead
         self.session = Session(limits, end_of_text=frozenset(), decode=lambda tokens: "", run_ahead=run_ahead)

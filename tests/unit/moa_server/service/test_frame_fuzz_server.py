@@ -22,7 +22,7 @@ from moa_shared.errors import InternalError, MoaError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.prefix_hash import PrefixHashes
-from moa_shared.protocol.protobuf_messages import VerdictReader, settings_to_proto
+from moa_shared.protocol.protobuf_messages import VerdictFrames, settings_to_proto
 from moa_shared.sampling.settings import Sampling
 
 from tests.net.server_peer import CONTEXT, IDENTITY, VOCAB, make_host, plain_text, tiny_target
@@ -50,7 +50,7 @@ class FuzzedStream:
         self.resume_token = b""
         self.sent = 0
         self._ask_id = 0
-        self._verdicts = VerdictReader()
+        self._verdicts = VerdictFrames()
         self._codecs: list[pb.Codec] = []
 
     async def run(self) -> str:

@@ -14,7 +14,7 @@ from moa_server.session.memory_feed import CHUNK_ROWS, START_BYTES, Chunk, Memor
 from moa_shared.errors import InternalError, MoaError, UnavailableError
 from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import Finish, Plane, Verdict
-from moa_shared.protocol.protobuf_messages import VerdictReader, rows_from_proto
+from moa_shared.protocol.protobuf_messages import VerdictFrames, rows_from_proto
 
 ROW = row_bytes(Codec.BF16, 4)
 
@@ -38,7 +38,7 @@ class Wire:
         """What has been written, once the frame writer has done all that it can."""
         for _ in range(10):
             await asyncio.sleep(0)
-        reader, lines = VerdictReader(), []
+        reader, lines = VerdictFrames(), []
         for frame in self.frames:
             if frame.HasField("memory"):
                 lines.append(f"memory {frame.memory.start}+{frame.memory.count}")

@@ -14,10 +14,8 @@ from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, Memory, Plane, Verdict
 from moa_shared.protocol.prefix_hash import SHORT_HASH
 from moa_shared.protocol.protobuf_messages import (
-    DraftReader,
-    DraftWriter,
-    VerdictReader,
-    VerdictWriter,
+    DraftFrames,
+    VerdictFrames,
     ask_from_proto,
     ask_to_proto,
     draft_from_proto,
@@ -141,7 +139,7 @@ def draft_streams(draw: st.DrawFn) -> list[Draft]:
 
 @given(draft_streams())
 def test_drafts_come_back(drafts: list[Draft]) -> None:
-    writer, reader = DraftWriter(), DraftReader()
+    writer, reader = DraftFrames(), DraftFrames()
     for draft in drafts:
         assert reader.read_draft(pb.Draft.FromString(writer.write_draft(draft).SerializeToString())) == draft
 
@@ -161,7 +159,7 @@ def verdict_streams(draw: st.DrawFn) -> list[Verdict]:
 
 @given(verdict_streams())
 def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list[Verdict]) -> None:
-    writer, reader = VerdictWriter(), VerdictReader()
+    writer, reader = VerdictFrames(), VerdictFrames()
     end: tuple[int, int] | None = None
     for verdict in verdicts:
         read = reader.read_verdict(pb.Verdict.FromString(writer.write_verdict(verdict).SerializeToString()))
@@ -174,13 +172,13 @@ def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list
 def test_rows_come_back_with_their_verdict(rows: list[tuple[int, int, Plane]]) -> None:
     verdict = Verdict(1, 6, 5, (7, 8, 9))
     memory = [Memory(start, count, Codec.INT4, b"rows", plane, 99) for start, count, plane in rows]
-    message = pb.Verdict.FromString(VerdictWriter().write_verdict(verdict, memory).SerializeToString())
-    read = VerdictReader().read_verdict(message)
+    message = pb.Verdict.FromString(VerdictFrames().write_verdict(verdict, memory).SerializeToString())
+    read = VerdictFrames().read_verdict(message)
     assert [rows_from_proto(each, read) for each in message.memory] == memory
 
 
 def test_a_plain_step_takes_few_bytes() -> None:
-    writer = VerdictWriter()
+    writer = VerdictFrames()
     writer.write_verdict(Verdict(1, 300, 0x01020304, (7,)))
     frame = pb.ServerFrame(verdict=writer.write_verdict(Verdict(1, 301, 0x05060708, (49151,), step_ms=12.34)))
     assert frame.SerializeToString().hex() == snapshot("12082203ffff0248d209")
@@ -190,7 +188,7 @@ def test_a_plain_step_takes_few_bytes() -> None:
 
 
 def test_a_node_that_follows_takes_few_bytes() -> None:
-    writer = DraftWriter()
+    writer = DraftFrames()
     writer.write_draft(Draft(3, 300, 0x01020304, 0, (7,)))
     frame = pb.ClientFrame(draft=writer.write_draft(Draft(3, 300, 0, 1, (49151,))))
     assert frame.SerializeToString().hex() == snapshot("1a052a03ffff02")
@@ -198,13 +196,13 @@ def test_a_node_that_follows_takes_few_bytes() -> None:
 
 def test_a_frame_that_continues_none_is_refused() -> None:
     with pytest.raises(ProtocolError, match="Expected a Draft that names its base, as the first one after an Open or"):
-        DraftReader().read_draft(pb.Draft(tokens=[1]))
+        DraftFrames().read_draft(pb.Draft(tokens=[1]))
     with pytest.raises(ProtocolError, match="Expected a verdict that names its base, as the first one of a stream,"):
-        VerdictReader().read_verdict(pb.Verdict(tokens=[1]))
+        VerdictFrames().read_verdict(pb.Verdict(tokens=[1]))
 
 
 def test_nodes_may_be_numbered_beyond_what_a_frame_can_name() -> None:
     """A hostile first number must not overflow when it is continued."""
-    reader = DraftReader()
+    reader = DraftFrames()
     reader.read_draft(pb.Draft(base=1, first_node=(1 << 32) - 1, tokens=[1, 2], parents=[1, 1]))
     assert reader.read_draft(pb.Draft(tokens=[3], parents=[1])) == Draft(0, 1, 0, (1 << 32) + 1, (3,), (1 << 32,))
