@@ -179,13 +179,13 @@ def test_options_are_those_of_the_next_answers_where_the_model_has_them(serve: S
     assert served.asked == [("Why?", replace(options, reasoning_effort="high")), ("Why?", options)]
 
 
-SERVER, DEVICE, COPY, PLAIN = Provenance.SERVER, Provenance.DRAFT, Provenance.COPY, Provenance.TARGET
+SERVER, DEVICE, PLAIN = Provenance.SERVER, Provenance.DRAFT, Provenance.TARGET
 
 
 async def mixed(stage: Stage, question: str) -> None:
     """The likeliest text, in Markdown whose syntax is not shown."""
     stage.commit_runs(("1. Red 😀 ", PLAIN, 0.4), ("**wi", SERVER, 0.95), ("ne** &am", DEVICE, 0.83))
-    stage.commit_runs(("p; [wh", DEVICE, 0.03), ("ite](https://white.example/) wine", COPY, 0.6))
+    stage.commit_runs(("p; [wh", DEVICE, 0.03), ("ite](https://white.example/) wine", SERVER, 0.6))
     stage.commit_runs(("\n\n```py\nprint", SERVER, 1.0), ("(1)\n```\n", PLAIN, 0.2))
     await stage.gate("on")
 
@@ -198,7 +198,7 @@ def test_an_answer_is_painted_by_its_writers(ask: Ask) -> None:
     reader.page.get_by_role("radio", name="Writer").check(force=True)
 
     def check() -> None:
-        texts = {"S": ["wi", "print"], "D": ["ne", " & ", "wh"], "C": ["ite", " wine"], "T": ["Red 😀 ", "(1)"]}
+        texts = {"S": ["wi", "ite", " wine", "print"], "D": ["ne", " & ", "wh"], "T": ["Red 😀 ", "(1)"]}
         for kind, stretches in texts.items():
             expect(reader.answer.locator(f'[data-paint="{kind}"]')).to_have_text(stretches)
         expect(reader.answer.locator('[data-paint="D"]').first).to_have_attribute("title", "this device’s draft")

@@ -14,29 +14,29 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 20977, 109),
+    "client": (("client",), 20962, 109),
     "client: endpoint": (("client/moa_client/endpoint",), 2741, 11),
     "client: tools": (("client/moa_client/tools",), 1692, 8),
     "client: link": (("client/moa_client/link",), 2017, 9),
     "client: chat": (("client/moa_client/chat",), 2349, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4920, 25,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4910, 25,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2652, 13,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2647, 13,
     ),
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
     "server": (("server",), 13033, 67),
-    "shared": (("shared",), 13355, 76),
+    "shared": (("shared",), 13332, 76),
     "training": (("training",), 4473, 26),
     "bench": (("bench",), 5086, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 686, 12),
-    "tests": (("tests",), 49302, 262),
+    "tests": (("tests",), 49298, 262),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

@@ -5,7 +5,7 @@ committed prefix, of which the committed tokens have reached a node. Invariants:
 answer runs; the draft's `epoch` grows whenever nodes are thrown away that the server may hold.
 """
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -90,7 +90,6 @@ class DraftInFlight:
 
     def __init__(self, tokens: Sequence[int], hashes: PrefixHashes) -> None:
         self.epoch = 0
-        self.copies: set[int] = set()  # nodes that repeat earlier text
         self._tokens = tokens
         self._hashes = hashes
         self._base = 0
@@ -139,12 +138,10 @@ class DraftInFlight:
         self._whole, self._node, self._below = StreamedTree(tree.tokens, tree.parents), ROOT, None
         return self.draft_message(0)
 
-    def extend_draft(
-        self, tokens: Sequence[int], parents: Sequence[int] | None = None, copied: Collection[int] = ()
-    ) -> None:
+    def extend_draft(self, tokens: Sequence[int], parents: Sequence[int] | None = None) -> None:
         """Appends nodes (begins another draft below the newest token if that has left this one).
 
-        `parents`: in the whole tree; None: a chain goes on. `copied`: which tokens, from 0, repeat earlier text.
+        `parents`: in the whole tree; None: a chain goes on.
         """
         if self._node is None:
             self.propose(NO_DRAFT)
@@ -152,7 +149,6 @@ class DraftInFlight:
         added = range(first - 1, first - 1 + len(tokens)) if parents is None else parents
         for token, parent in zip(tokens, added, strict=True):
             self._whole.append(token, parent)
-        self.copies.update(first + index for index in copied)
         self._below = None
 
     def draft_message(self, first: int) -> Draft:
@@ -161,23 +157,19 @@ class DraftInFlight:
         prefix_hash = 0 if first else self._hashes.short_at(self._base)
         return Draft(self.epoch, self._base, prefix_hash, first, tokens, () if is_chain(parents, first) else parents)
 
-    def follow(self, new: Sequence[int]) -> list[int]:
-        """Walks along newly committed tokens; the nodes for those that it held."""
-        path: list[int] = []
+    def follow(self, new: Sequence[int]) -> None:
+        """Walks along newly committed tokens."""
         for token in new:
             child = self._whole.child_with(self._node, token) if self._node is not None else None
             if child is None:
                 self.drop()
-                return path
+                return
             self._node, self._below = child, None
-            path.append(child)
-        return path
 
     def drop(self) -> None:
         if self.tree:
             self.epoch += 1
         self._whole, self._node, self._below = StreamedTree(), None, None
-        self.copies.clear()
 
 
 class Conversation:
@@ -312,10 +304,8 @@ class Conversation:
             new = new[: max(0, room)]
         by_device = max(0, verdict.accepted - verdict.server_accepted - known)
         by_server = max(0, verdict.accepted - known) - by_device
-        copies = set(in_flight.copies)
-        path = in_flight.follow(new)
-        writers = [Provenance.COPY if node in copies else Provenance.DRAFT for node in path[:by_device]]
-        writers += [Provenance.DRAFT] * (min(by_device, len(new)) - len(writers))
+        in_flight.follow(new)
+        writers = [Provenance.DRAFT] * min(by_device, len(new))
         writers += [Provenance.SERVER] * min(by_server, len(new) - len(writers))
         writers += [Provenance.TARGET] * (len(new) - len(writers))
         self._append(new, writers)

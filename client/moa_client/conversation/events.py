@@ -25,7 +25,6 @@ class Provenance(Enum):
 
     PROMPT = auto()  # the user's turn and the template around it
     DRAFT = auto()  # drafted here, confirmed by the target
-    COPY = auto()  # the same, copied from earlier text of the conversation
     SERVER = auto()  # drafted by the server, confirmed by the target
     TARGET = auto()  # chosen by the target beyond all drafts
     ALONE = auto()  # standalone text, kept unverified at the user's request
@@ -35,7 +34,8 @@ class Provenance(Enum):
         return self.name[0]
 
 
-BY_LETTER = {each.letter: each for each in Provenance}
+# C: of drafts of earlier versions that repeated earlier text.
+BY_LETTER = {each.letter: each for each in Provenance} | {"C": Provenance.DRAFT}
 
 
 # A stretch of committed text: its characters, its writer's letter (empty: not known), and of one token the chance that

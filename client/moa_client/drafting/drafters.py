@@ -183,7 +183,7 @@ class LookupDrafter:
         """Does nothing: it needs no memory."""
 
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        return Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)), is_copy=True)
+        return Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)))
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         position, size = self._text.matched(_newest_path(draft), 1)

@@ -238,7 +238,7 @@ class OnlineDrafting:
             return
         known, first = len(step.draft), conversation.in_flight.end
         parents = [step.numbers[parent + 1] if parent < known else first + parent - known for parent in growth.parents]
-        conversation.in_flight.extend_draft(growth.tokens, parents, growth.copied)
+        conversation.in_flight.extend_draft(growth.tokens, parents)
 
     def _overtaken(self, step: DraftStep, growth: Growth) -> Growth:
         """What a step's draft and growth have below the tokens that were committed meanwhile."""
@@ -249,12 +249,7 @@ class OnlineDrafting:
                 return Growth()
             node = child
         kept, parents = subtree(tree.parents, node)
-        copied = {len(step.draft) + index for index in growth.copied}
-        return Growth(
-            tuple(tree.tokens[each] for each in kept),
-            tuple(parents),
-            tuple(place for place, each in enumerate(kept) if each in copied),
-        )
+        return Growth(tuple(tree.tokens[each] for each in kept), tuple(parents))
 
     def take_frame(self, *, flush: bool = False) -> Draft | None:
         """The frame to send now; None: there is nothing to send, or it may wait for the nodes that follow."""

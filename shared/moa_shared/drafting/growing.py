@@ -34,12 +34,11 @@ class Growth:
 
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()  # nodes of the draft (-1: the newest committed token), and after these the new ones
-    copied: tuple[int, ...] = ()  # which of the tokens, from 0, were proposed only because earlier text goes on so
 
     @classmethod
-    def chain(cls, draft: DraftTree, tokens: Sequence[int], *, is_copy: bool = False) -> Growth:
-        newest, count = len(draft) - 1, len(tokens)
-        return cls(tuple(tokens), tuple(range(newest, newest + count)), tuple(range(count)) if is_copy else ())
+    def chain(cls, draft: DraftTree, tokens: Sequence[int]) -> Growth:
+        newest = len(draft) - 1
+        return cls(tuple(tokens), tuple(range(newest, newest + len(tokens))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +244,6 @@ class GrowingDraft:
         return Growth(
             tuple(node.token for node in given),
             tuple(ROOT if node.parent is None else node.parent.number for node in given),
-            tuple(index for index, node in enumerate(given) if tree.is_copy(node)),
         )
 
     def _next_of_chain(self, node: GuessNode, room: int) -> Growth:

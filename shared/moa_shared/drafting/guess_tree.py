@@ -17,7 +17,7 @@ import numpy as np
 
 from moa_shared.drafting.drafts import Drafter, Rows, TokenIds
 from moa_shared.drafting.estimates import Guess
-from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, SHORTEST, TextGuesser
+from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, MOST_PLACES, TextGuesser
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
@@ -164,13 +164,6 @@ class GuessTree:
             ahead.append(node.token)
             node = node.parent
         return ahead[::-1]
-
-    def is_copy(self, node: GuessNode) -> bool:
-        """Whether earlier text goes on with this node, which the drafter did not propose."""
-        if self.guesser is None or node.said > -math.inf or node.parent is None:
-            return False
-        copied = self.guesser.copied(self.ahead(node.parent), SHORTEST)
-        return copied is not None and copied[0] == node.token
 
     def add_candidates(self, nodes: Sequence[GuessNode], logits: Rows) -> None:
         """Gives nodes their children, the best of what the drafter says after each."""

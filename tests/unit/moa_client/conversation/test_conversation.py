@@ -113,17 +113,17 @@ def test_what_a_verdict_confirms_stays_and_what_it_contradicts_goes() -> None:
 def test_each_token_has_its_writer() -> None:
     conversation = asked()
     conversation.in_flight.propose(DraftTree((4, 9), (-1, -1)))
-    conversation.in_flight.extend_draft([5, 6], [0, 2], copied=[0, 1])
+    conversation.in_flight.extend_draft([5, 6], [0, 2])
     tokens = [4, 5, 6, 7, 8]
     step = Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), tokens, ON, accepted=4, server_accepted=2)
-    copy, server, target = Provenance.COPY, Provenance.SERVER, Provenance.TARGET
+    draft, server, target = Provenance.DRAFT, Provenance.SERVER, Provenance.TARGET
     # 6 came too late to be verified as the device's: the server drafted it, too.
-    assert conversation.commit_verdict(step).writers == (Provenance.DRAFT, copy, server, server, target)
+    assert conversation.commit_verdict(step).writers == (draft, draft, server, server, target)
     text = [*PROMPT, *tokens]
     conversation.in_flight.extend_draft([9])
     late = Verdict(conversation.ask_id, 7, hash_at(text, 7), [8, 9, 10, 11], ON, accepted=3, server_accepted=1)
-    assert conversation.commit_verdict(late).writers == (Provenance.DRAFT, server, target)  # 8 was known
-    assert "".join(each.letter for each in conversation.provenance[3:]) == "DCSSTDST"
+    assert conversation.commit_verdict(late).writers == (draft, server, target)  # 8 was known
+    assert "".join(each.letter for each in conversation.provenance[3:]) == "DDSSTDST"
 
 
 def test_replacing_a_draft_begins_an_epoch() -> None:

@@ -126,8 +126,8 @@ def test_a_look_up_is_a_copy_from_the_conversation(tokens: list[int]) -> None:
 def test_look_up_continues_below_any_draft_and_writes_standalone() -> None:
     drafter = LookupDrafter(length=2)
     drafter.restart([1, 2, 3, 4, 5, 9, 1, 2])
-    assert drafter.grow(DraftTree.chain([]), Sampling()) == Growth((3, 4), (-1, 0), (0, 1))
-    assert drafter.grow(DraftTree.chain([3, 4]), Sampling()) == Growth((5, 9), (1, 2), (0, 1))
+    assert drafter.grow(DraftTree.chain([]), Sampling()) == Growth((3, 4), (-1, 0))
+    assert drafter.grow(DraftTree.chain([3, 4]), Sampling()) == Growth((5, 9), (1, 2))
     assert drafter.grow(DraftTree((3, 4, 7), (-1, 0, 0)), Sampling()) == Growth()
     assert drafter.write(DraftTree.chain([3]), Sampling()) == (4, chance_of_copy(3))
     assert drafter.write(DraftTree.chain([8]), Sampling()) is None

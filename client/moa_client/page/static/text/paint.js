@@ -120,7 +120,6 @@ export class Section {
 export const WRITERS = {
   S: "the server’s draft",
   D: "this device’s draft",
-  C: "a copy of earlier text, drafted here",
   T: "a plain step of the server",
   A: "this device, not checked",
 };
