@@ -4,7 +4,6 @@ a conversation goes to the one that has read its text, unless that has no room.
 
 import random
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractAsyncContextManager
 from typing import Any
 
 import pytest
@@ -13,7 +12,6 @@ from moa.v1 import moa_pb2_grpc
 from moa_client.conversation.events import Ended
 from moa_server.access import keys as keys_module
 from moa_server.access.limits import Caller
-from moa_server.app import RunningServer
 from moa_server.engine.schedule import Schedule
 from moa_server.engine.stepper import Stepper, Work
 from moa_server.service.host import Host
@@ -47,10 +45,6 @@ def stepper(int8_target: Target) -> WatchingStepper:
     return WatchingStepper(int8_target)
 
 
-def sharing(stepper: WatchingStepper) -> AbstractAsyncContextManager[RunningServer]:
-    return serving(make_host(stepper.target, stepper=stepper, prefill_chunk=32))
-
-
 async def answer(peer: Peer, text: Sequence[int] = TEXT, *, reused_state: bool = True) -> list[int]:
     """Opens, asks, and reads the answer to its end."""
     await peer.open(run_ahead=True, reused_state=reused_state)
@@ -73,7 +67,7 @@ async def rows_of(peer: Peer, stop: int) -> dict[int, list[bytes]]:
 
 async def test_the_second_user_reads_only_what_is_new_and_gets_the_same_bits(stepper: WatchingStepper) -> None:
     expected, _ = plain_text(stepper.target, TEXT, SHORT)
-    async with sharing(stepper) as running, channel_to(running) as channel:
+    async with serving(make_host(stepper.target, stepper=stepper)) as running, channel_to(running) as channel:
         first, second = Peer(channel), Peer(channel)
         assert await answer(first) == expected
         afresh, before = await rows_of(first, len(TEXT)), stepper.fed
@@ -85,7 +79,7 @@ async def test_the_second_user_reads_only_what_is_new_and_gets_the_same_bits(ste
 
 @pytest.mark.parametrize("ends", ["bye", "cut"])
 async def test_a_client_that_has_lost_its_token_finds_its_text(stepper: WatchingStepper, ends: str) -> None:
-    async with sharing(stepper) as running, channel_to(running) as channel:
+    async with serving(make_host(stepper.target, stepper=stepper)) as running, channel_to(running) as channel:
         registry, peer = running.host.services.registry, Peer(channel)
         await answer(peer)
         text = [*peer.tokens, 5, 6]
