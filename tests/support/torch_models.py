@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
 
-from tests.support.tiny_models import TinyModel, tiny_model
+from tests.support.tiny_models import Floats, TinyModel, tiny_model
 
 if TYPE_CHECKING:
     from moa_training.objective.blocks import Blocks
@@ -24,6 +24,13 @@ def torch_model(family: str = "llama", dtype: torch.dtype = torch.float32, **cha
         tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]
     model.load_state_dict(tensors)
     return model.to(dtype).eval()
+
+
+@torch.no_grad()
+def bare(model: PreTrainedModel, tokens: list[int]) -> Floats:
+    """Logits of transformers' own forward over the whole text, with its own attention."""
+    logits: Floats = model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
+    return logits
 
 
 def from_torch(model: PreTrainedModel) -> TinyModel:

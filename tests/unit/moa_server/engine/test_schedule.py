@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations, count
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 from unittest.mock import create_autospec
 
 import pytest
@@ -41,9 +41,13 @@ LONG = 1000
 CHAIN = DraftTree.chain([1, 2, 3])
 
 
-def waiting(tokens: int, owner: str = "") -> LiveSession:
-    session = Session(SessionLimits(10_000, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
-    session.on_ask(Ask(1, 0, session.hashes.at(0), [1] * tokens, AnswerSettings(), 0))
+def waiting(
+    prompt: Sequence[int],
+    owner: str = "",
+    limits: SessionLimits = SessionLimits(10_000, 50),  # noqa: B008 (frozen)
+) -> LiveSession:
+    session = Session(limits, end_of_text=frozenset(), decode=str, run_ahead=True)
+    session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, AnswerSettings(), 0))
     tensors, caller = SessionTensors(None, {}), Caller(owner=owner)  # type: ignore[arg-type]
     return LiveSession(next(NUMBERS).to_bytes(4, "big"), session, tensors, caller=caller)
 
@@ -68,7 +72,7 @@ def measured(plain_ms: float, row_ms: float) -> Schedule[LiveSession]:
 
 
 def test_where_not_all_answers_find_room_every_owner_has_some() -> None:
-    crowd, few = [waiting(1, "crowd") for _ in range(2 * MOST_ROWS)], [waiting(1, "few") for _ in range(3)]
+    crowd, few = [waiting([1], "crowd") for _ in range(2 * MOST_ROWS)], [waiting([1], "few") for _ in range(3)]
     schedule = schedule_of([*crowd, *few])
     assert set(few) <= set(schedule.take_answers())
     for live in few:
@@ -105,7 +109,7 @@ def read(schedule: Schedule[LiveSession], most: int) -> LiveSession:
 
 
 def test_a_turn_ends_where_the_prompt_would_go_on_beyond_the_longest() -> None:
-    schedule = schedule_of([first := waiting(LONGEST_TURN + 1), second := waiting(LONG)])
+    schedule = schedule_of([first := waiting([1] * (LONGEST_TURN + 1)), second := waiting([1] * LONG)])
     turns = [read(schedule, LEAST_SLICE) for _ in range(2 * TURN // LEAST_SLICE)]
     assert turns == [first] * (TURN // LEAST_SLICE) + [second] * (TURN // LEAST_SLICE)
 
@@ -114,7 +118,7 @@ def test_a_turn_ends_where_the_prompt_would_go_on_beyond_the_longest() -> None:
 def test_no_owner_is_read_for_longer_than_a_turn_while_another_one_waits(
     prompts: list[tuple[str, int]], most: int
 ) -> None:
-    lives = [waiting(tokens, owner) for owner, tokens in prompts]
+    lives = [waiting([1] * tokens, owner) for owner, tokens in prompts]
     schedule = schedule_of(lives)
     newest, turn = "", 0
     while any(live.session.reads for live in lives):
@@ -185,10 +189,10 @@ def test_nodes_of_the_better_drafter_go_first_and_all_where_they_must_or_cost_no
 
 def test_who_waits_for_a_prompt_to_be_read_takes_the_time_for_drafts_too() -> None:
     schedule = measured(plain_ms=10.0, row_ms=5.0)
-    schedule.add(waiting(1))
+    schedule.add(waiting([1]))
     assert schedule.has_time()
     for _ in range(15):
-        schedule.add(waiting(30))
+        schedule.add(waiting([1] * 30))
     assert not schedule.has_time()
 
 
@@ -217,7 +221,6 @@ def test_the_time_to_read_a_token_is_that_of_a_row_until_it_is_measured() -> Non
     assert schedule.read_ms == pytest.approx(0.8)
 
 
-TOKENS = count(1)
 CHUNK = 4
 
 
@@ -233,15 +236,12 @@ class Bench:
         slow_forms.defers.return_value = False
         self.planner = ForwardPlanner(self.schedule, self.pages, self.jobs, slow_forms)
 
-    def ask(self, prompt: Sequence[int] = (1,), *, draft: Sequence[int] = (), attached: bool = True) -> LiveSession:
+    def ask(self, prompt: Sequence[int] = (1,), *, draft: Sequence[int] = ()) -> LiveSession:
         """A session that waits for its turn."""
-        limits = SessionLimits(100, 50, draft_nodes=8, prefill_chunk=CHUNK)
-        session = Session(limits, end_of_text=frozenset(), decode=str, run_ahead=True)
-        session.on_ask(Ask(1, 0, session.hashes.at(0), prompt, AnswerSettings(max_tokens=50), 0))
+        live = waiting(prompt, limits=SessionLimits(100, 50, draft_nodes=8, prefill_chunk=CHUNK))
         if draft:
-            session.on_draft(Draft(1, len(prompt), session.hashes.short_at(len(prompt)), 0, draft))
-        stream = Attachment(create_autospec(Listener, instance=True) if attached else None)
-        live = LiveSession(bytes([next(TOKENS)]), session, SessionTensors(cast(Any, None), {}), stream=stream)
+            live.session.on_draft(Draft(1, len(prompt), live.session.hashes.short_at(len(prompt)), 0, draft))
+        live.stream = Attachment(create_autospec(Listener, instance=True))
         live.turn.queued = True
         self.schedule.add(live)
         return live

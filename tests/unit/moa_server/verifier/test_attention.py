@@ -16,7 +16,7 @@ from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.tree import path_to
 
 from tests.support.skipping import examples
-from tests.support.torch_models import torch_model
+from tests.support.torch_models import bare, torch_model
 from tests.unit.moa_server.verifier.paged_targets import ATTENTIONS, fake_flashinfer, paged_target, played_again
 
 pytestmark = pytest.mark.torch
@@ -94,11 +94,6 @@ class Conversations:
         self.caches: list[KVCache] = [target.new_cache() for _ in range(count)]
         self.texts: list[list[int]] = [[] for _ in range(count)]
 
-    @torch.no_grad()
-    def bare(self, tokens: list[int]) -> np.ndarray:
-        logits: np.ndarray = self.model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
-        return logits
-
     def step(self, rows: dict[int, tuple[list[int], list[int] | None, list[int]]]) -> None:
         """One forward of some of them; for each: tokens, parents, the path that is kept."""
         requests = [Request(self.caches[at], own, parents, range(len(own))) for at, (own, parents, _) in rows.items()]
@@ -106,7 +101,7 @@ class Conversations:
         for (which, (tokens, parents, path)), output in zip(rows.items(), outputs, strict=True):
             for node in range(len(tokens)):
                 line = path_to(parents, node) if parents is not None else range(node + 1)
-                expected = self.bare([*self.texts[which], *(tokens[place] for place in line)])[-1]
+                expected = bare(self.model, [*self.texts[which], *(tokens[place] for place in line)])[-1]
                 np.testing.assert_allclose(output.logits[node], expected, **CLOSE)
             self.caches[which].keep(path)
             self.texts[which] += [tokens[place] for place in path]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -22,13 +21,13 @@ from moa_shared.models.network.families import FAMILIES
 from moa_shared.models.network.served import is_for_torch
 from safetensors.torch import load_file
 from structlog.testing import capture_logs
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.activations import ACT2FN
 
 from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_mixture
 from tests.support.messages import steady
-from tests.support.tiny_models import SIZES, Floats, tiny_kernel_target, tiny_model
-from tests.support.torch_models import torch_model
+from tests.support.tiny_models import SIZES, tiny_kernel_target, tiny_model
+from tests.support.torch_models import bare, torch_model
 from tests.unit.moa_server.verifier.paged_targets import paged_target
 
 pytestmark = pytest.mark.torch
@@ -41,13 +40,6 @@ PATHS = ([1, 4], [0, 3], [0, 2, 6], [0, 2, 5, 7, 8, 9, 10, 11])
 REFUSED = ("ministral", "ministral 3", "phi 4", "gemma 4", "gemma 4, 12B", "gemma 4 with embeddings by layer")
 COMPUTED = tuple(family for family in DENSE_FAMILIES if family not in REFUSED)
 CLOSE: dict[str, Any] = {"atol": 3e-4, "rtol": 0}
-
-
-def bare(model: PreTrainedModel, tokens: list[int]) -> Floats:
-    """Logits of transformers' own forward over the whole text, with its own attention."""
-    with torch.no_grad():
-        logits: Floats = model(torch.tensor([tokens]), use_cache=False).logits[0].numpy()
-    return logits
 
 
 @pytest.mark.parametrize(
@@ -118,19 +110,6 @@ def test_a_forward_that_fails_half_way_harms_nothing(monkeypatch: pytest.MonkeyP
     np.testing.assert_allclose(target.forward(cache, [9]).logits[-1], expected[-1], **CLOSE)
     with pytest.raises(InternalError, match="A forward of torch was given another backend's cache"):
         target.forward(tiny_kernel_target(tiny_model()).new_cache(), TEXT)
-
-
-def test_forwards_of_several_threads_do_not_mix() -> None:
-    target = TorchTarget(torch_model())
-    texts = [[seed, *range(seed, seed + 20)] for seed in range(4)]
-
-    def read(text: list[int]) -> np.ndarray:
-        cache = target.new_cache()
-        return np.concatenate([target.forward(cache, [token]).logits for token in text])
-
-    with ThreadPoolExecutor(len(texts)) as threads:
-        for text, logits in zip(texts, threads.map(read, texts), strict=True):
-            np.testing.assert_allclose(logits, bare(torch_model(), text), **CLOSE)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "longrope"])

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from moa_kernels import KernelError, Linear, Segment, Stack, norm
 from moa_kernels.library import library
 from moa_server.verifier.kernel_target import KernelTarget
@@ -35,7 +34,7 @@ from tests.support.families import (
 )
 from tests.support.family_gguf import write_family_gguf
 from tests.support.tiny_models import SIZES, Floats, tiny_kernel_target
-from tests.support.torch_models import from_torch
+from tests.support.torch_models import bare, from_torch
 
 pytestmark = pytest.mark.torch
 
@@ -51,9 +50,7 @@ def tiny(family: str) -> Any:
 
 
 def of_transformers(model: Any) -> Floats:
-    with torch.no_grad():
-        logits: Floats = model(torch.tensor([TEXT])).logits[0].numpy()
-    return logits
+    return bare(model, TEXT)
 
 
 def target_of(family: str, *, plain: bool = False, packed: tuple[str, ...] = ()) -> KernelTarget:
