@@ -30,7 +30,6 @@ from moa_shared.drafter.companion import Companion, recall_agreement, remember_a
 from moa_shared.drafting.drafts import Rows
 from moa_shared.drafting.growing import CHAIN, Growth, GrowthShape
 from moa_shared.drafting.guesses import chance_of_copy
-from moa_shared.errors import ProtocolError
 from moa_shared.models.network.network import Network
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import Memory, Plane, ThinMemory
@@ -322,17 +321,3 @@ def test_rows_are_held_as_a_set_of_positions_would_hold_them(actions: list[tuple
             held = {position for position in held if position < start}
         assert rows.stop == max(held, default=-1) + 1
         assert rows.first_missing == next(position for position in range(40) if position not in held)
-
-
-@pytest.mark.parametrize(
-    ("start", "count", "plane", "codec", "words"),
-    [
-        (8, 3, Plane.MEMORY, Codec.INT8, "memory of positions before 10, got 8 to 10"),
-        (0, 1, Plane.MEMORY, Codec.BF16, "memory in int8, got bf16"),
-        (0, 1, Plane.REUSED_STATE, Codec.INT8, "no memory that was not asked for"),
-    ],
-)
-def test_what_was_not_asked_for_is_refused(start: int, count: int, plane: Plane, codec: Codec, words: str) -> None:
-    frame = Memory(start, count, codec, b"rows", plane, HASHES.at(min(start + count, len(HASHES))) & SHORT_HASH)
-    with pytest.raises(ProtocolError, match=words):
-        plan().on_memory(0.0, frame, HASHES)

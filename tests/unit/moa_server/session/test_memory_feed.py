@@ -59,18 +59,6 @@ def test_all_states_of_a_prompt_are_owed() -> None:
     assert not feed.owes(3)
 
 
-def test_the_credit_bounds_what_is_in_flight() -> None:
-    feed = make_memory_feed(credit=3 * ROW)
-    feed.rows_ready(8)
-    assert feed.take() == Chunk(Plane.MEMORY, 5, 3, Codec.BF16, 3 * ROW)
-    assert feed.take() is None
-    feed.on_credit(2 * ROW)
-    assert feed.take() == Chunk(Plane.MEMORY, 3, 2, Codec.BF16, 2 * ROW)
-    assert feed.take() is None
-    feed.on_credit(1 << 30)  # more than was ever sent
-    assert feed.in_flight_bytes == 0
-
-
 @given(
     credit=st.integers(1, 2000),
     events=st.lists(st.tuples(st.sampled_from(["ready", "take", "credit", "crop"]), st.integers(0, 60)), max_size=60),

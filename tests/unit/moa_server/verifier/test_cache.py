@@ -223,17 +223,6 @@ def test_rows_of_conversations_in_turn_then_rows_that_fill() -> None:
     assert list(batch.parts) == [tree, chain, FILLER, FILLER, FILLER]
 
 
-def test_a_row_sees_its_ancestors_and_itself() -> None:
-    assert BatchPart([1, 1, 1], [0, 1, 2], 5, [1]).seen().tolist() == np.tri(3, dtype=bool).tolist()
-    tree = BatchPart([1, 1, 1, 1], [0, 0, 1, 2], 5, [1], [-1, -1, 0, 2])
-    assert tree.seen().tolist() == [
-        [True, False, False, False],
-        [False, True, False, False],
-        [True, False, True, False],
-        [True, False, True, True],
-    ]
-
-
 def test_a_function_over_tensors_runs_in_its_own_dtype_and_without_gradients() -> None:
     seen: list[torch.Tensor] = []
 
