@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal, get_args
 
 import click
-from moa_shared.defaults import INT8
 from moa_shared.errors import ConfigError
 from moa_shared.programs.config import SettingsBase, setting
+from moa_shared.sampling.settings import INT8
 
 from moa_bench.harness.questions import PACKAGED
 from moa_bench.harness.shapes import ACCEPTANCES, SHAPES

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 from moa_kernels import set_threads, threads
-from moa_shared.defaults import INT8
 from moa_shared.errors import ConfigError
 from moa_shared.programs.command_line import table
 from moa_shared.programs.machine import free_memory, ms_since
 from moa_shared.programs.progress import Progress
+from moa_shared.sampling.settings import INT8
 from rich.filesize import decimal
 
 from moa_server.loading import ServerPlan

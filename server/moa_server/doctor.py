@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from moa_kernels import KernelError, explain, variant_name
-from moa_shared.defaults import INT8
 from moa_shared.errors import MoaError
 from moa_shared.models.storage.cache import cache_root
 from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.machine import Check, FreeMemory, free_memory
 from moa_shared.programs.progress import Progress
+from moa_shared.sampling.settings import INT8
 from rich.filesize import decimal
 
 from moa_server.access.keys import VARIABLE as KEYS_VARIABLE

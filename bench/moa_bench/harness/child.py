@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from moa_shared.defaults import INT8
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.progress import Progress
+from moa_shared.sampling.settings import INT8
 
 from moa_bench.machine import cpu_s, note_large_pages, on_cores
 

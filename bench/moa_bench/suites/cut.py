@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from moa_client.settings import ClientSettings
-from moa_shared.defaults import INT8
 from moa_shared.errors import UnavailableError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.programs.progress import make_progress
 from moa_shared.programs.run_loop import make_runner
 from moa_shared.protocol.messages import AnswerSettings
+from moa_shared.sampling.settings import INT8
 
 from moa_bench.harness.child import Child, running_server
 from moa_bench.harness.links import RunningLink, find_links, linked

@@ -21,7 +21,6 @@ import numpy.typing as npt
 from moa_kernels import F16
 from moa_kernels.library import variant_name
 from moa_server.verifier import Target
-from moa_shared.defaults import INT8, LEVELS
 from moa_shared.errors import ConfigError
 from moa_shared.models import resolve
 from moa_shared.models.files import ModelFiles
@@ -31,6 +30,7 @@ from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, LAYER_EMBEDDINGS
 from moa_shared.models.weights import WeightReader, idle_share
 from moa_shared.programs.machine import ms_since
 from moa_shared.programs.progress import Progress, make_progress
+from moa_shared.sampling.settings import INT8, LEVELS
 
 from moa_bench.harness.child import WorkerCommand, WorkerProcess, running_workers
 from moa_bench.harness.stage import load_level

@@ -8,10 +8,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, suppress
 from dataclasses import replace
 
-from moa_shared.defaults import BF16
 from moa_shared.errors import CancelledAnswerError, ConfigError, ConflictError
 from moa_shared.plain_text import without_controls
 from moa_shared.protocol.messages import Finish
+from moa_shared.sampling.settings import BF16
 
 from moa_client.chat import messages
 from moa_client.chat.ask import AnswerFollower

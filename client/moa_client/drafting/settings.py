@@ -3,7 +3,7 @@
 from dataclasses import KW_ONLY, dataclass
 from typing import Literal
 
-from moa_shared.defaults import LEAST_CHANCE
+from moa_shared.sampling.settings import LEAST_CHANCE
 
 READING_SPEED = 12.0  # tokens a second: 500 words a minute, as fast as most people read
 

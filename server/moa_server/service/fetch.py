@@ -21,7 +21,6 @@ import numpy.typing as npt
 import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import GROUP, KernelError, QuantisedMatrix, quantised
-from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter.checkpoint import CONFIDENCE_FILE
 from moa_shared.drafter.companion import check_vocabulary, find_companion, measured_file
 from moa_shared.errors import (
@@ -39,6 +38,7 @@ from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, write_tensors
 from moa_shared.models.weights import TEXT_FILES, Precision, WeightReader, layer_names
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import manifest_sha256
+from moa_shared.protocol.memory_codec import round_to_bfloat16
 
 RANGE_BYTES = 4 << 20  # of one call: what gRPC may hold for a slow client, since awaiting a write holds nothing back
 CHUNK_BYTES = 64 << 10  # lets verdicts of other calls pass between

@@ -21,9 +21,8 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 from moa_kernels import PAGE_ROWS, Page
-from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
-from moa_shared.protocol.memory_codec import Codec, row_bytes
+from moa_shared.protocol.memory_codec import Codec, round_to_bfloat16, row_bytes, widen_bfloat16
 from moa_shared.protocol.messages import Plane, ThinMemory
 
 from moa_server.settings import MEMORY_SHARE

@@ -17,7 +17,6 @@ import structlog
 from moa.v1 import moa_pb2 as pb
 from moa_kernels import ARITHMETIC, F16, Q4_1, Q8_0, KernelError, explain, set_threads, threads, variant_name
 from moa_kernels.bindings import STORED_FLOATS
-from moa_shared.defaults import BF16, FLOAT32, INT8
 from moa_shared.errors import ConfigError, DiskFullError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network
@@ -34,6 +33,7 @@ from moa_shared.models.tiles import map_tiles, plan_places, tile_file, tiles_in_
 from moa_shared.models.weights import WeightReader
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.progress import Progress
+from moa_shared.sampling.settings import BF16, FLOAT32, INT8
 
 from moa_server.settings import ServerSettings
 from moa_server.verifier import Target

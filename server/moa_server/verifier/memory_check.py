@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import structlog
 from moa_kernels import F16, PAGE_ROWS, Q4_1, Q8, Q8_0, KernelError, populate
-from moa_shared.defaults import BF16, FLOAT32, INT8
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader
 from moa_shared.models.network.plan import cached_heads
@@ -21,6 +20,7 @@ from moa_shared.models.storage.tensors import EMBEDDINGS, LAYER_EMBEDDINGS, is_o
 from moa_shared.models.tiles import plan_places
 from moa_shared.models.weights import idle_share
 from moa_shared.programs.machine import FreeMemory, free_memory
+from moa_shared.sampling.settings import BF16, FLOAT32, INT8
 from rich.filesize import decimal
 
 from moa_server.settings import ServerSettings

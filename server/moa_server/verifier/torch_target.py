@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import structlog
 import torch
-from moa_shared.defaults import BF16
 from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, load_target_model
@@ -25,6 +24,7 @@ from moa_shared.models.network.served import check_torch, torch_plan
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.machine import free_memory
 from moa_shared.programs.progress import Progress
+from moa_shared.sampling.settings import BF16
 from torch import nn
 from transformers import PreTrainedModel
 

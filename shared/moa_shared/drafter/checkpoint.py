@@ -22,7 +22,6 @@ import numpy as np
 import numpy.typing as npt
 from moa_kernels import KernelError
 
-from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.config import DeviceHalf, MakeRows, NewState
 from moa_shared.drafter.kinds.layout import PROJECTION
@@ -35,6 +34,7 @@ from moa_shared.models.storage.tensors import FileTensor, map_tensors, read_meta
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.entry import install_drafters
+from moa_shared.protocol.memory_codec import widen_bfloat16
 
 if TYPE_CHECKING:
     import torch

@@ -129,7 +129,7 @@ class DrafterTrial:
         self.tokens = self.right = 0  # of the target; its first choices
         self.looked_up = 0  # what look-up would have guessed
         self._on_decided = on_decided
-        self._only_right = self._only_looked_up = 0
+        self._differing = 0  # where only one of both was right
 
     @property
     def is_open(self) -> bool:
@@ -147,14 +147,12 @@ class DrafterTrial:
         self.tokens += 1
         self.right += is_right
         self.looked_up += is_copy
-        self._only_right += is_right and not is_copy
-        self._only_looked_up += is_copy and not is_right
+        self._differing += is_right != is_copy
         if self.lacks_tokens:
             return
-        lead, differing = self._only_looked_up - self._only_right, self._only_looked_up + self._only_right
         if self.right >= RIGHT_SHARE * self.tokens:
             self.is_dropped = False
-        elif lead > 2.0 * math.sqrt(differing):  # standard deviations, of the places where only one of both was right
+        elif self.looked_up - self.right > 2.0 * math.sqrt(self._differing):  # standard deviations
             self.is_dropped = True
         if not self.is_open and self._on_decided is not None:
             self._on_decided(self)

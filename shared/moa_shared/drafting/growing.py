@@ -19,8 +19,7 @@ import numpy.typing as npt
 
 from moa_shared.drafting.drafts import ConversationDrafter, Drafter
 from moa_shared.drafting.estimates import DrafterTrial, WrittenToken, likelier
-from moa_shared.drafting.guess_tree import LEAST_STEP, GuessNode, GuessTree
-from moa_shared.drafting.guesses import LEAST_LOG_SURVIVAL, LEAST_SURVIVAL, SHORTEST_STANDALONE, TextGuesser
+from moa_shared.drafting.guesses import LEAST_SURVIVAL, SHORTEST_STANDALONE, UNLIKELY, GuessNode, GuessTree, TextGuesser
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import ROOT, DraftTree
 
@@ -143,7 +142,7 @@ class GrowingDraft:
             leaf.children.pop(token, None)
             allowed = [leaf.add(token, step, said=step)]
         if not leaf.children and self.tree.form is not None:  # the drafter has no column for what the form allows
-            return int(self.tree.form.allowed_after([self.tree.ahead(leaf)])[0].argmax()), LEAST_STEP
+            return int(self.tree.form.allowed_after([self.tree.ahead(leaf)])[0].argmax()), UNLIKELY
         best = max(allowed or leaf.children.values(), key=lambda child: child.said)
         return best.token, best.said
 
@@ -250,7 +249,7 @@ class GrowingDraft:
         """The best candidate after a node, and what follows without a step: forced, or likely in a block."""
         tokens: list[int] = []
         first, in_blocks = node.number, self.tree.drafter.most_depth is not None
-        least = self.tree.root.score + LEAST_LOG_SURVIVAL if in_blocks else -math.inf
+        least = self.tree.root.score + math.log(LEAST_SURVIVAL) if in_blocks else -math.inf
         while len(tokens) < room and node.children:
             if tokens and not node.is_forced_on and not (in_blocks and node.expanded):
                 break

@@ -1,15 +1,37 @@
-"""The memory codec: rows of activations as bytes, at three prices.
+"""The memory codec: rows of activations as bytes, at three prices; and bfloat16, which numpy lacks.
 
 bf16 (2 bytes a number), int8 (1 byte and one scale a row), int4 (half a byte and one scale for 32 numbers). Scales are
-bf16, whose range no activation leaves. Pure; tests/wire pins the layout down.
+bf16, whose range no activation leaves. That is the upper half of a float32, held as uint16, rounded to the nearest,
+ties to even. Pure; tests/wire pins the layout down.
 """
 
 import numpy as np
 import numpy.typing as npt
 
-from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import ProtocolError
 from moa_shared.protocol.messages import Codec as Codec  # whoever codes rows names it
+
+Bits = npt.NDArray[np.uint16]
+
+
+def round_to_bfloat16(values: npt.NDArray[np.float32]) -> Bits:
+    """The bit patterns of the nearest bfloat16 numbers, same shape; beyond the largest of them: infinity."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    sums = bits >> 16
+    sums &= 1
+    sums += np.uint32(0x7FFF)
+    sums += bits
+    rounded = (sums >> 16).astype(np.uint16)
+    unordered = np.isnan(values)
+    if unordered.any():  # rounding could carry into the sign
+        rounded[unordered] = 0x7FC0
+    return rounded
+
+
+def widen_bfloat16(bits: Bits) -> npt.NDArray[np.float32]:
+    """The numbers of bit patterns, exactly; same shape."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
 
 Rows = npt.NDArray[np.float32]
 

@@ -1,6 +1,7 @@
-"""How a token is chosen: the settings that both ends share, the form of an answer, and what is told of chances.
+"""How a token is chosen: settings that both ends share, levels of execution, the form of an answer, told chances.
 
-Light, so that command lines import it; pure.
+Levels are the arithmetic that a target is computed in (docs/engine.md): at `int8` a row's bits do not depend on what
+is computed with it; at `bf16` they do; at `float32` hardly. Light, so that command lines import it; pure.
 """
 
 from __future__ import annotations
@@ -226,3 +227,10 @@ def sampling_defaults(generation: Mapping[str, Any]) -> SamplingDefaults:
         values["temperature"] = 0.0
     Sampling(**values)
     return values
+
+
+# That all of a standalone text is right, for it to be shown: of such text about three in five tokens are kept
+# (docs/measurements/drafters.md).
+LEAST_CHANCE = 0.35
+INT8, FLOAT32, BF16 = "int8", "float32", "bf16"
+LEVELS = (INT8, FLOAT32, BF16)

@@ -21,7 +21,7 @@ from moa_kernels import (
 )
 from moa_kernels.bindings import MXFP4
 from moa_kernels.library import VARIANT_VARIABLE, library
-from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
+from moa_shared.protocol.memory_codec import round_to_bfloat16, widen_bfloat16
 
 from tests.unit.moa_kernels.variants_here import HERE, random_matrix
 

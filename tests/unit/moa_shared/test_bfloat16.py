@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
+from moa_shared.protocol.memory_codec import round_to_bfloat16, widen_bfloat16
 
 
 @pytest.mark.torch

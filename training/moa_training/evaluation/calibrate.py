@@ -10,7 +10,6 @@ from pathlib import Path
 from statistics import median
 
 from moa_kernels import set_threads
-from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.drafter.companion import kind_confidence
 from moa_shared.drafting.estimates import Confidence, LearnedConfidence, ReliabilityCounts, TokenOrigin, chance_of
 from moa_shared.errors import ConfigError, DataError
@@ -18,6 +17,7 @@ from moa_shared.models import resolve
 from moa_shared.models.files import asked_sampling
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.messages import THIN
+from moa_shared.sampling.settings import LEAST_CHANCE
 
 from moa_training.data.text import read_questions
 from moa_training.evaluation.evaluation import answered, companion_named, load_subject

@@ -15,11 +15,10 @@ from operator import mul
 from statistics import fmean, median
 
 import numpy as np
-from moa_shared.defaults import LEAST_CHANCE
 from moa_shared.drafting.estimates import TokenConfidence, chance_of
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore, log_softmax
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import LEAST_CHANCE, Sampling
 
 from moa_training.data.text import stated_result
 from moa_training.evaluation.subjects import StandaloneRun

@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy.typing as npt
 import torch
-from moa_shared.bfloat16 import round_to_bfloat16
 from moa_shared.drafter.checkpoint import DRAFTER_FILE, Checkpoint, load_checkpoint, save_checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.protocol.memory_codec import round_to_bfloat16
 
 from moa_training.data.batches import BatchStream, PackedBatch, RowShare
 from moa_training.data.shards import find_shards, read_shard

@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from moa_kernels import Segment
-from moa_shared.defaults import BF16, FLOAT32, INT8
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network
 from moa_shared.models.storage.cache import cache_root
@@ -23,7 +22,7 @@ from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore
-from moa_shared.sampling.settings import Sampling
+from moa_shared.sampling.settings import BF16, FLOAT32, INT8, Sampling
 
 from moa_training.teacher.teacher import Teacher, Texts, load_teacher, write_answers
 

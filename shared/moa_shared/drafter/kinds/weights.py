@@ -27,12 +27,12 @@ from moa_kernels import (
 from moa_kernels.blocks import joined
 from moa_kernels.blocks import norm as numpy_norm
 
-from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.network.families import EARLIEST
 from moa_shared.models.network.network import Weights, read_layer
 from moa_shared.models.network.plan import Plan, plan_of
 from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, NUMPY_TYPES, FileTensor, drop_pages
+from moa_shared.protocol.memory_codec import widen_bfloat16
 
 Rows = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64] | Sequence[int]

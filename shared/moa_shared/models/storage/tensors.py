@@ -22,9 +22,9 @@ import numpy.typing as npt
 from moa_kernels import FORMATS as BLOCK_FORMATS
 from moa_kernels import KernelError, QuantisedMatrix, guard
 
-from moa_shared.bfloat16 import widen_bfloat16
 from moa_shared.errors import ModelSourceError
 from moa_shared.plain_text import parse_json
+from moa_shared.protocol.memory_codec import widen_bfloat16
 
 EMBEDDINGS = "model.embed_tokens.weight"
 FINAL_NORM = "model.norm.weight"

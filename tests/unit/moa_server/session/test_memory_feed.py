@@ -19,9 +19,8 @@ from moa_server.session.memory_feed import (
     most_nbytes,
 )
 from moa_server.settings import MEMORY_SHARE
-from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import InternalError
-from moa_shared.protocol.memory_codec import Codec, row_bytes
+from moa_shared.protocol.memory_codec import Codec, round_to_bfloat16, row_bytes, widen_bfloat16
 from moa_shared.protocol.messages import NO_ROWS, Plane
 
 from tests.support.skipping import examples

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
-from moa_shared.bfloat16 import round_to_bfloat16, widen_bfloat16
 from moa_shared.errors import ConfigError, InternalError
+from moa_shared.protocol.memory_codec import round_to_bfloat16, widen_bfloat16
 from moa_shared.sampling.coupling import draft_candidates, draft_scores, gumbel_noise, process_logits, select
 from moa_shared.sampling.scores import adjusted
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, Sampling
