@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -28,6 +28,10 @@ from moa_shared.models.network.plan import unread_tensors
 from moa_shared.models.storage import tensors
 from moa_shared.models.storage.gguf_header import read_header
 from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, Bytes, Floats
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedConfig, PreTrainedModel
 
 _TEXT_PARTS = ("model.language_model.", "language_model.")  # how the names of a text's model begin in a larger one
 MAPPED_BYTES = 16 << 20  # of files that may stay in memory while a model is packed
@@ -289,3 +293,61 @@ def layer_places(files: ModelFiles, first: int = 0) -> dict[str, str]:
         if first <= int(layer) < count:
             places[name] = f"model.layers.{int(layer) - first}.{rest}"
     return places
+
+
+def load_config(files: ModelFiles) -> PreTrainedConfig:
+    from transformers import AutoConfig
+
+    return cast("PreTrainedConfig", AutoConfig.from_pretrained(files.folder, local_files_only=True))
+
+
+def load_target_model(files: ModelFiles, dtype: torch.dtype | None = None, *, shares: int = 1) -> PreTrainedModel:
+    """The target in torch, in evaluation mode and without gradients; `dtype`: None: float32.
+
+    `shares`: processes that share it by transformers' tensor-parallel plan, which have met (`torch.distributed`).
+    """
+    import torch
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
+    from transformers.distributed import DistributedConfig
+    from transformers.utils import logging
+
+    config, reader, dtype = load_config(files), WeightReader(files), dtype or torch.float32
+    state = {
+        place: TensorOnDemand(reader, name, dtype) if shares > 1 else torch.from_numpy(reader.array(name)).to(dtype)
+        for name, place in layer_places(files).items()
+    }
+    model_class = cast("type[PreTrainedModel]", MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
+    logging.disable_progress_bar()  # the tensors are in memory: nothing is left to wait for
+    try:
+        model, report = model_class.from_pretrained(
+            None,
+            config=config,
+            state_dict=state,
+            dtype=dtype,
+            attn_implementation="eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa",  # has no caps
+            output_loading_info=True,
+            distributed_config=DistributedConfig(tp_size=shares) if shares > 1 else None,
+        )
+    except (RuntimeError, ValueError) as error:
+        what = f"The weights of {files.target_id} do not fit its config.json ({error})."
+        raise ModelSourceError(what, hint="Fetch the model again.") from error
+    if missing := sorted(report["missing_keys"]):
+        what = f"The weights of {files.target_id} lack {len(missing)} tensors, {missing[0]} among them."
+        raise ModelSourceError(what, hint="Fetch the model again.")
+    return cast("PreTrainedModel", model.eval().requires_grad_(False))
+
+
+class TensorOnDemand:
+    """A tensor of which a part is to be read, as transformers asks it of safetensors; it is whole only meanwhile."""
+
+    def __init__(self, reader: WeightReader, name: str, dtype: torch.dtype) -> None:
+        self._reader, self._name, self._dtype = reader, name, dtype
+
+    def get_shape(self) -> list[int]:
+        return list(self._reader.shape(self._name))
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        import torch
+
+        whole = torch.from_numpy(self._reader.array(self._name))
+        return whole[index].to(self._dtype, copy=True)
