@@ -8,7 +8,7 @@ import pytest
 import torch
 from moa_kernels import Cache, Segment
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
-from moa_shared.drafter.kinds.baseline import BaselineState
+from moa_shared.drafter.kinds.eagle import BaselineState
 from moa_shared.drafting.drafts import Drafter, draft_chain
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, longest_path

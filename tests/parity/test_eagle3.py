@@ -10,7 +10,7 @@ from moa_server.loading import memory_source
 from moa_server.verifier.target import Request, Target, TargetOutput
 from moa_server.verifier.torch_target import TorchTarget
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
-from moa_shared.drafter.kinds.baseline import BaselineState
+from moa_shared.drafter.kinds.eagle import BaselineState
 from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.drafts import TreeShape, draft_chain, find_candidates
 from moa_shared.models import ModelFiles, WeightReader, resolve

@@ -3,10 +3,9 @@
 On MT-bench Qwen3-8B has 4.24 with DFlash, 3.26 with EAGLE-3; Llama-3-8B 4.2 to 4.8 with MoA, 3.43 with EAGLE-2.
 """
 
-from moa_shared.drafter.kinds.baseline import EAGLE2, INDEPENDENT
 from moa_shared.drafter.kinds.config import KINDS, DrafterConfig, Kind
 from moa_shared.drafter.kinds.dflash import DFLASH
-from moa_shared.drafter.kinds.eagle3 import EAGLE3
+from moa_shared.drafter.kinds.eagle import EAGLE2, EAGLE3, INDEPENDENT
 from moa_shared.drafter.kinds.moa import MOA
 
 KINDS.update({kind.name: kind for kind in (DFLASH, MOA, EAGLE3, EAGLE2, INDEPENDENT)})

@@ -11,7 +11,7 @@ import torch
 from moa_server.loading import check_drafter
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.config import Published
-from moa_shared.drafter.kinds.eagle3 import _state_entries
+from moa_shared.drafter.kinds.eagle import _state_entries
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, WeightReader, resolve
