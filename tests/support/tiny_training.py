@@ -2,14 +2,14 @@
 
 import json
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from moa_shared.models import ModelFiles, resolve
 from moa_training.settings import FitSettings, fit_settings
 
-from tests.support.tiny_models import SMALL, save_tokenizer, tiny_model
+from tests.support.tiny_models import save_tokenizer, tiny_model
 
 WORDS = ["<unk>", "user", "assistant", "system", "<end>", *(f"w{index}" for index in range(91))]
 TEMPLATE = (
@@ -18,19 +18,16 @@ TEMPLATE = (
 )
 
 
-def save_tiny_target(
-    folder: Path, seed: int = 1, words: Sequence[str] = WORDS, sizes: Mapping[str, int] = SMALL
-) -> Path:
-    config: dict[str, Any] = {**sizes, "vocab_size": len(words), "num_hidden_layers": 4, "max_position_embeddings": 256}
-    tiny_model(seed=seed, eos_token_id=4, bos_token_id=None, spread=0.2, **config).save(folder)
+def save_tiny_target(folder: Path, seed: int = 1, words: Sequence[str] = WORDS) -> Path:
+    """Of sizes that the kernels take, which compute its drafters many times as fast as numpy does."""
+    sizes = {"vocab_size": len(words), "num_hidden_layers": 4, "max_position_embeddings": 512}
+    tiny_model(seed=seed, eos_token_id=4, spread=0.2, **sizes).save(folder)
     save_tokenizer(folder, words, end=4, template=TEMPLATE)
     return folder
 
 
-def tiny_files(
-    folder: Path, cache: Path, seed: int = 1, words: Sequence[str] = WORDS, sizes: Mapping[str, int] = SMALL
-) -> ModelFiles:
-    return resolve(str(save_tiny_target(folder, seed, words, sizes)), cache)
+def tiny_files(folder: Path, cache: Path, seed: int = 1, words: Sequence[str] = WORDS) -> ModelFiles:
+    return resolve(str(save_tiny_target(folder, seed, words)), cache)
 
 
 def write_conversations(path: Path, count: int, seed: int = 0) -> Path:

@@ -1,4 +1,3 @@
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from unittest.mock import Mock
@@ -17,8 +16,7 @@ from moa_training.report import read_points
 from moa_training.settings import load_fit_settings
 from moa_training.teacher.teacher import Teacher
 
-from tests.support.tiny_training import WORDS, save_tiny_target, tiny_files, write_conversations, write_fit_config
-from tests.support.torch_models import torch_model
+from tests.support.tiny_training import tiny_files, write_conversations, write_fit_config
 
 REUSED = "reused_layers = 1"  # of the drafter, where a test wants another one
 STATES = [f"{kind}\nstate_entries = [1, 2, 4]" for kind in ('kind = "eagle3"', 'kind = "dflash"', "lsa = false")]
@@ -154,12 +152,8 @@ def test_training_continues_from_a_finished_drafter(begin: Begin) -> None:
 
 
 @pytest.mark.parametrize("drafter", [REUSED, 'kind = "eagle2"', *STATES])
-def test_a_first_run_on_the_kernels_trains(tmp_path: Path, begin: Begin, files: ModelFiles, drafter: str) -> None:
-    target = save_tiny_target(tmp_path / "target")
-    model = torch_model(num_hidden_layers=4, max_position_embeddings=256, eos_token_id=4, vocab_size=len(WORDS))
-    model.save_pretrained(target)  # of sizes that the kernels take
-    fitting = dataclasses.replace(files, folder=target)
-    path = begin(tokens=600, changed={REUSED: drafter}, target=fitting, execution="int8").train()
+def test_a_first_run_on_the_kernels_trains(begin: Begin, drafter: str) -> None:
+    path = begin(tokens=600, changed={REUSED: drafter}, execution="int8").train()
     assert all(np.isfinite(point["cross_entropy"]) for point in read_points(path.parent))
 
 

@@ -62,7 +62,7 @@ def test_layers_come_from_the_target(files: ModelFiles, reused: int) -> None:
 def test_sizes_that_do_not_fit_are_refused(files: ModelFiles) -> None:
     config, teacher = setup(files, 0, ca_mlp=40)
     with pytest.raises(
-        ConfigError, match=r"needs cross_attention of the target's own sizes: .* \(40, 32\), the target's"
+        ConfigError, match=r"needs cross_attention of the target's own sizes: .* \(40, 64\), the target's"
     ):
         starting_tensors(config, teacher, None, 0, warm=True)
     with pytest.raises(ConfigError, match="configuration is wrong: lsa_heads must divide the KV width"):
