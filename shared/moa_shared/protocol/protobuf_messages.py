@@ -32,6 +32,7 @@ _OF_SAMPLING = ("temperature", "top_k", "top_p", "seed", "min_p", "presence_pena
 _OF_ASK = ("id", "base", "prefix_hash", "answer_start", "traceparent")
 _OF_MEMORY = ("start", "count", "payload", "prefix_hash")
 _OF_VERDICT = ("ask", "base", "prefix_hash", "accepted", "drafted", "server_drafted", "server_accepted", "shared")
+_IMPLIED = 3  # of them, by the verdict before
 
 Number = TypeVar("Number", bound=IntEnum)
 
@@ -108,9 +109,11 @@ def draft_from_proto(message: pb.Draft, continued: tuple[int, int, int] | None =
     return Draft(epoch, base, 0 if continued else message.prefix_hash, first, tuple(message.tokens), tuple(parents))
 
 
-def verdict_to_proto(verdict: Verdict) -> pb.Verdict:
+def verdict_to_proto(verdict: Verdict, *, continues: bool = False) -> pb.Verdict:
+    """`continues`: the verdict before it, which implies the first three fields. What is 0 takes no time either."""
+    names = _OF_VERDICT[_IMPLIED:] if continues else _OF_VERDICT
     return pb.Verdict(
-        **_same(verdict, _OF_VERDICT),
+        **{name: value for name in names if (value := getattr(verdict, name))},
         tokens=verdict.tokens,
         finish=verdict.finish.value,  # type: ignore[arg-type]  # the stubs want the enum's own type
         stale_nodes=verdict.stale,
@@ -206,10 +209,7 @@ class VerdictFrames:
         self._end: tuple[int, int] | None = None  # id of the question, and position of the next token
 
     def write_verdict(self, verdict: Verdict, rows: Sequence[Memory] = ()) -> pb.Verdict:
-        message = verdict_to_proto(verdict)
-        if self._end == (verdict.ask, verdict.base):
-            for implied in ("ask", "base", "prefix_hash"):
-                message.ClearField(implied)
+        message = verdict_to_proto(verdict, continues=self._end == (verdict.ask, verdict.base))
         self._end = verdict.ask, verdict.base + len(verdict.tokens)
         for memory in rows:
             row = memory_to_proto(memory)
