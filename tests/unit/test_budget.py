@@ -14,13 +14,13 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 20962, 109),
+    "client": (("client",), 20936, 109),
     "client: endpoint": (("client/moa_client/endpoint",), 2741, 11),
     "client: tools": (("client/moa_client/tools",), 1692, 8),
-    "client: link": (("client/moa_client/link",), 2017, 9),
+    "client: link": (("client/moa_client/link",), 1995, 9),
     "client: chat": (("client/moa_client/chat",), 2349, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4910, 25,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 4906, 25,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2647, 13,
@@ -28,8 +28,8 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
-    "server": (("server",), 13032, 67),
-    "shared": (("shared",), 13279, 71),
+    "server": (("server",), 13027, 67),
+    "shared": (("shared",), 13291, 71),
     "training": (("training",), 4471, 26),
     "bench": (("bench",), 5086, 34),
     "netsim": (("netsim",), 4179, 22),

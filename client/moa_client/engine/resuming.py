@@ -18,7 +18,7 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, NoFormsError, ProtocolError, RateLimitError
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.messages import AnswerSettings, Ask, Finish, Memory, Plane, Verdict
-from moa_shared.protocol.protobuf_messages import ask_to_proto, thin_memory_to_proto
+from moa_shared.protocol.protobuf_messages import VerdictFrames, ask_to_proto, thin_memory_to_proto
 from moa_shared.tree import DraftTree
 
 from moa_client.conversation.conversation import OpenAnswer, Phase
@@ -30,7 +30,6 @@ from moa_client.engine.conversation_device import ConversationDevice
 from moa_client.link.availability import NOTHING, Availability, GiveUp, Reaction
 from moa_client.link.connection import FrameReceived, ServerConnection, StreamLost, StreamOpened
 from moa_client.link.fleet import Fleet
-from moa_client.link.stream import FrameReader
 
 InboxItem = FrameReceived | StreamOpened | StreamLost | DrafterResult | Callable[[], Reaction]
 Inbox = asyncio.Queue[InboxItem]  # what a conversation's engine handles, one thing at a time
@@ -61,7 +60,7 @@ class ServerSession:
         self.own = own
         self._settings = settings
         self.inbox = inbox
-        self._reader = FrameReader()
+        self._reader = VerdictFrames()
         self._resume_tokens: dict[str, bytes] = {}  # by the address of the server that gave it: only it may know it
         self._address = self._label = ""  # of the newest stream's server, the second for people
         self._holds_forms = True  # that server
@@ -101,7 +100,7 @@ class ServerSession:
     def on_opened(self, stream: StreamOpened) -> None:
         opened, drafting, answers = stream.opened, self.own.drafting, self.answers
         window, conversation = drafting.online.window, self._conversation
-        self._reader = FrameReader()
+        self._reader = VerdictFrames()
         self._resume_tokens[stream.address] = opened.resume_token
         self._holds_forms, self._thins_memory = opened.limits.constraints, opened.thin_memory
         drafting.memory.on_opened(opened.codec)

@@ -110,7 +110,7 @@ class Publisher:
             case _ if current is not None:
                 if isinstance(event, events.Ended) and event.provisional:
                     self._unsettled.append(current)
-                self._publish_taken(event, current)
+                self._tell_surfaces(current.take_event(event), current.text)
 
     def break_off(self, event: events.Failed | events.Ended, answer: AnswerDecoder) -> None:
         """An answer is over with what is committed of it; without anything, its question is taken back."""
@@ -151,9 +151,6 @@ class Publisher:
         answer = self._unsettled[0] if isinstance(event, events.Earlier) else self._unsettled.popleft()
         if isinstance(event, events.Refused) and not answer.text.tokens:
             self._gone.add(answer.text.number)
-        self._publish_taken(event, answer)
-
-    def _publish_taken(self, event: events.AnswerEvent | events.Earlier, answer: AnswerDecoder) -> None:
         self._tell_surfaces(answer.take_event(event), answer.text)
 
     def _tell_surfaces(self, event: events.SurfaceEvent, text: AnswerText | None) -> None:

@@ -13,9 +13,7 @@ import grpc
 import grpc.aio
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, ProtocolError, UnavailableError
-from moa_shared.protocol import protobuf_messages as protobuf
 from moa_shared.protocol.handshake_checks import clean_texts
-from moa_shared.protocol.messages import Memory, Verdict
 
 
 @contextmanager
@@ -178,23 +176,3 @@ def _status_of(call: ConverseCall) -> grpc.aio.AioRpcError:
 
 def _accepts_nothing() -> UnavailableError:
     return UnavailableError("The server accepts no data.", hint="Ask again, or try another server.")
-
-
-class FrameReader:
-    """Reads the frames of one stream, all of them in order."""
-
-    def __init__(self) -> None:
-        self._verdicts = protobuf.VerdictFrames()
-
-    def messages_in(self, frame: pb.ServerFrame) -> Iterator[Verdict | Memory | pb.Beat]:
-        """The messages of a frame, in order; none of a frame from a later version."""
-        kind = frame.WhichOneof("frame")
-        if kind == "verdict":
-            verdict = self._verdicts.read_verdict(frame.verdict)
-            yield verdict
-            for rows in frame.verdict.memory:
-                yield protobuf.rows_from_proto(rows, verdict)
-        elif kind == "memory":
-            yield protobuf.memory_from_proto(frame.memory)
-        elif kind == "beat":
-            yield frame.beat

@@ -185,30 +185,25 @@ class Committer:
                 self._pages.keep(live)
             _pay(live, len(plan.feed), 0)
             return
-        self._commit_tokens(part, outcome, forward)
-        self._coder.release(part, ended=outcome.finish is not Finish.UNFINISHED)
+        session, listener, finish = live.session, live.stream.listener, outcome.finish
+        arrived = session.arrived_draft()
+        if session.on_verified(plan, outcome):
+            live.account.on_written(len(outcome.taken), len(plan.tree), outcome.accepted, finish)
+            self._pages.keep(live)
+            _learn(part, arrived, outcome, forward, had_time=self._coder.has_time)
+            stale = session.pending.take_stale() if listener is not None else 0
+            _add_step(forward.steps, part, outcome, stale)
+            if finish is not Finish.UNFINISHED:
+                self._observer.on_finish(finish)
+            if listener is not None:
+                shared = forward.rows.answers > 1
+                listener.send_verdict(
+                    session.verdict(plan, outcome, stale, forward.step_ms, forward.least_chance, shared=shared)
+                )
+        self._coder.release(part, ended=finish is not Finish.UNFINISHED)
         if live.account.meter is not None:
             masks = int(plan.form.take_ms() / max(1.0, forward.step_ms)) if plan.form is not None else 0
             _pay(live, len(plan.feed) - 1, len(outcome.taken) + masks)  # what could have been written meanwhile
-
-    def _commit_tokens(self, part: ForwardPart, verification: Verification, forward: ForwardFacts) -> None:
-        live, plan, session = part.live, part.plan, part.live.session
-        arrived = session.arrived_draft()
-        if not session.on_verified(plan, verification):
-            return
-        finish, listener = verification.finish, live.stream.listener
-        live.account.on_written(len(verification.taken), len(plan.tree), verification.accepted, finish)
-        self._pages.keep(live)
-        _learn(part, arrived, verification, forward, had_time=self._coder.has_time)
-        stale = session.pending.take_stale() if listener is not None else 0
-        _add_step(forward.steps, part, verification, stale)
-        if finish is not Finish.UNFINISHED:
-            self._observer.on_finish(finish)
-        if listener is not None:
-            shared = forward.rows.answers > 1
-            listener.send_verdict(
-                session.verdict(plan, verification, stale, forward.step_ms, forward.least_chance, shared=shared)
-            )
 
 
 def _rows_of(parts: Sequence[ForwardPart]) -> Rows:

@@ -6,7 +6,7 @@ prefix hashes left out.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -218,6 +218,18 @@ class VerdictFrames:
                 row.ClearField("count")
             message.memory.append(row)
         return message
+
+    def messages_in(self, frame: pb.ServerFrame) -> Iterator[Verdict | Memory | pb.Beat]:
+        """The messages of a server's frame, in order; none of a frame from a later version."""
+        match frame.WhichOneof("frame"):
+            case "verdict":
+                yield (verdict := self.read_verdict(frame.verdict))
+                for rows in frame.verdict.memory:
+                    yield rows_from_proto(rows, verdict)
+            case "memory":
+                yield memory_from_proto(frame.memory)
+            case "beat":
+                yield frame.beat
 
     def read_verdict(self, message: pb.Verdict) -> Verdict:
         """Raises ProtocolError for a verdict that continues none, or with a finish that this version does not know."""
