@@ -32,7 +32,7 @@ class Linear:
         plain: bool = False,
         reference: bool = False,
     ) -> None:
-        if not weights or not all(size for part in weights for size in part.shape):
+        if not weights or any(len(part.shape) != 2 or 0 in part.shape for part in weights):
             raise KernelError(f"Its parts have the shapes {[part.shape for part in weights]}, which is no matrix.")
         self.outputs = sum(part.shape[0] for part in weights)
         self.inputs = int(weights[0].shape[1])

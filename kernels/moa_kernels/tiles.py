@@ -70,7 +70,7 @@ def tile_bytes(kind: str, outputs: int, inputs: int) -> int:
     if loaded is None:
         raise KernelError("Weights were to be packed without kernels.")
     divisor = GROUP if kind == PLAIN else format_of(kind).values
-    if inputs % divisor:
+    if inputs % divisor or not inputs:
         raise KernelError(f"It has {inputs} inputs, which is no multiple of {divisor}.")
     return tile_count(outputs) * int(loaded.moa_tile_bytes(_number(kind), inputs))
 

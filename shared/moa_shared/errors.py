@@ -3,7 +3,7 @@
 Each class fixes a stable code (sent on the wire), the gRPC status, the process's exit code and a default hint.
 The message says what happened (expected and got); the hint says what to do next. Both ends build the same class
 from a code, so that a refusal reads the same in the server's log and on the client's screen. Text from peers and files
-enters messages: an error is always one line without control characters.
+enters messages: an error is always one line, of at most 2,000 characters, without control characters.
 """
 
 from typing import ClassVar
@@ -28,7 +28,7 @@ class MoaError(Exception):
         cls.exit_code, cls.default_hint = exit_code or cls.exit_code, cls.default_hint if hint is None else hint
 
     def __init__(self, message: str, *, hint: str | None = None) -> None:
-        self.message = plain_line(message)
+        self.message = plain_line(message, 2000)
         self.hint = self.default_hint if hint is None else plain_line(hint)
         super().__init__(self.message)
 

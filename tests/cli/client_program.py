@@ -20,10 +20,7 @@ from tests.support.tiny_models import END, save_drafter, save_tokenizer, small_d
 # COLUMNS and LINES are of another terminal, as a shell may leave them.
 ENVIRONMENT = environment("proto", "shared", "server", "client", "kernels", TERM="xterm", COLUMNS="80", LINES="24")
 ENVIRONMENT |= {"XDG_STATE_HOME": os.devnull, "MOA_CLIENT_DAEMON": "false", "MOA_CLIENT_HISTORY": "false"}
-ENVIRONMENT |= {
-    "MOA_CLIENT_TEMPERATURE": "0",
-    "MOA_CLIENT_TOP_P": "1",
-}  # of what is compared with the target's own text
+ENVIRONMENT |= {"MOA_CLIENT_TEMPERATURE": "0", "MOA_CLIENT_TOP_P": "1"}  # as the target's own text is chosen
 TEMPLATE = (
     "{% for m in messages %}{% if m.role == 'system' %}w7 {% elif m.role == 'user' %}w4 {% else %}w5 {% endif %}"
     "{{ m.content }} w2 {% endfor %}{% if add_generation_prompt %}w5 {% endif %}"

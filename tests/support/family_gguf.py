@@ -38,7 +38,7 @@ def write_family_gguf(
     writer.add_name("tiny")
     keys = (_gemma4_keys(config) if architecture == "gemma4" else _keys(config, architecture)) | changes
     for key, value in keys.items():
-        if value is not None and not key.startswith("blk."):
+        if value is not None and not isinstance(value, np.ndarray):
             _add(writer, f"{architecture}.{key}", value)
     (_write_gemma4_vocabulary if architecture == "gemma4" else _write_vocabulary)(writer, config["vocab_size"])
     for name, values in (_tensors(model, config, architecture) | changes).items():

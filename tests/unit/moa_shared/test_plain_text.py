@@ -60,9 +60,10 @@ def test_every_text_of_a_message_is_cleaned() -> None:
 def test_errors_are_one_line_wherever_their_words_come_from() -> None:
     for error in (
         error_from_code("mismatch", f"Not\nhere{CLIPBOARD}.", f"Do this.{CLIPBOARD}"),
-        MismatchError("target model", f"evil{CLIPBOARD}", "tiny"),
+        MismatchError("target model", f"evil{CLIPBOARD}", "tiny" * 1000),
     ):
         assert not controls(str(error))
+        assert len(error.message) <= 2000
         assert not controls(error.hint)
 
 

@@ -20,7 +20,7 @@ from moa_shared.drafter.kinds.layout import KindOfStates, OwnLayers
 from moa_shared.drafter.kinds.state import BaseState, MemoryCache
 from moa_shared.drafter.kinds.weights import DRAFT_IDS, Arithmetic, Rows, TargetParts, check_tables
 from moa_shared.errors import CheckpointError
-from moa_shared.models.network.network import stack_shape
+from moa_shared.models.network.plan import plan_of
 from moa_shared.models.storage.tensors import EMBEDDINGS
 from moa_shared.tree import ROOT
 
@@ -196,7 +196,7 @@ class _DFlash(KindOfStates):
             "embeddings of its own (embed_requires_grad)": of.config.get("embed_requires_grad"),
         }
         layout.check_form(of, self.label, shapes, shapes["fc.weight"][0], forms, num_hidden_layers=layers)
-        stack = stack_shape(of.target)
+        stack = plan_of(of.target).shape
         queries, norm = shapes["layers.0.self_attn.q_proj.weight"][0], shapes.get("layers.0.self_attn.q_norm.weight")
         head_dim = max(1, norm[0] if norm else queries // int(of.sizes.get("num_attention_heads", stack.heads)))
         markov, sizes = shapes.get(MARKOV_IN), layout.own_sizes(of, shapes, max(1, queries // head_dim), head_dim, 1e-6)

@@ -21,7 +21,7 @@ from moa_shared.drafter.kinds.layout import KindOfStates, OwnLayers
 from moa_shared.drafter.kinds.state import BaseState, Placement, batches, draft_rows, run_of_text
 from moa_shared.drafter.kinds.weights import DRAFT_IDS, Rows, check_tables, read_head
 from moa_shared.errors import ProtocolError
-from moa_shared.models.network.network import stack_shape
+from moa_shared.models.network.plan import plan_of
 from moa_shared.models.storage.tensors import EMBEDDINGS
 
 FC = "spec_model_fc"  # the authors' name of EAGLE's projection
@@ -200,7 +200,7 @@ class _Eagle2(_Independent):
         return f"{FC}.weight" in names or "fc.weight" in names
 
     def convert(self, of: Published, shapes: Shapes) -> tuple[DrafterConfig, tuple[str, ...]]:
-        heads, stack = of.config.get("num_attention_heads"), stack_shape(of.target)
+        heads, stack = of.config.get("num_attention_heads"), plan_of(of.target).shape
         layout.check_form(of, self.label, shapes, shapes[f"{FC}.weight"][0], num_attention_heads=heads)
         config = DrafterConfig(
             **layout.own_sizes(of, shapes, stack.heads, stack.head_dim, 1e-6, _LAYER),  # of EAGLE's code
@@ -299,7 +299,7 @@ class _Eagle3(KindOfStates):
         copies = "transformer_layer_config" in of.config or "target_layer_ids" in of.config
         is_copy = copies and table == (target["vocab_size"], target["hidden_size"])
         own_embeddings = table is not None and not (is_copy and not of.config.get("embed_requires_grad"))
-        stack, said, hidden = stack_shape(target), of.config.get, shapes["fc.weight"][0]
+        stack, said, hidden = plan_of(target).shape, of.config.get, shapes["fc.weight"][0]
         forms = {
             "drafts that are made in one step (P-EAGLE)": any(name.endswith("mask_hidden") for name in shapes),
             f"the hidden size {hidden} and no embeddings": hidden != stack.hidden and not own_embeddings,

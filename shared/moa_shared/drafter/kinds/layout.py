@@ -16,7 +16,8 @@ from moa_kernels.transformer.layer import SILU
 from moa_shared.drafter.kinds.config import EACH, JOINT, DeviceHalf, DrafterConfig, Kind, MakeRows, Published, Shapes
 from moa_shared.drafter.kinds.weights import Arithmetic, Rows, draft_ids
 from moa_shared.errors import CheckpointError
-from moa_shared.models.network.network import Weights, read_layer, stack_shape
+from moa_shared.models.network.network import Weights, read_layer
+from moa_shared.models.network.plan import plan_of
 
 if TYPE_CHECKING:
     import torch
@@ -107,7 +108,7 @@ def check_form(
 
 def target_sizes(target: Mapping[str, Any]) -> dict[str, Any]:
     """What a drafter's configuration says of its target."""
-    stack = stack_shape(target)
+    stack = plan_of(target).shape
     return {
         "vocab_size": int(target["vocab_size"]),
         "hidden_size": stack.hidden,
@@ -122,7 +123,7 @@ def own_sizes(
     of: Published, shapes: Shapes, heads: int, head_dim: int, eps: float, layer: str = "layers.0"
 ) -> dict[str, Any]:
     """What a configuration says of layers of the drafter's own, whose tensors have these shapes, by our names."""
-    stack = stack_shape(of.target)
+    stack = plan_of(of.target).shape
     unused = {"ca_kv_heads": stack.kv_heads, "ca_mlp": 1, "lsa_mlp": 1}  # without cross- and layer self-attention
     unused |= {"lsa_heads": stack.kv_heads, "lsa_kv_heads": stack.kv_heads}
     return {
@@ -146,7 +147,7 @@ def read_entries(of: Published, shapes: Shapes, inputs: Any, outputs: Any, usual
     """
     entries = [int(number) for number in of.config.get(OVERRIDE) or inputs or ()]
     entries = entries or [int(number) + 1 for number in outputs or ()] or [*usual]
-    read, width = shapes[PROJECTION][1], stack_shape(of.target).hidden
+    read, width = shapes[PROJECTION][1], plan_of(of.target).shape.hidden
     if read % width:
         what = f"takes {read} numbers a token, {of.target_id} has states of {width}"
         raise CheckpointError(f"The projection of {of.where} {what}.", hint=ANOTHER)

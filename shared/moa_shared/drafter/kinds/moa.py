@@ -17,7 +17,8 @@ from moa_shared.drafter.kinds.config import DrafterConfig, Kind, MakeRows, Publi
 from moa_shared.drafter.kinds.layout import OWN_EMBEDDINGS, check_form, layer_shapes, rope_of, target_sizes
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
 from moa_shared.drafter.kinds.weights import Arithmetic, Rows
-from moa_shared.models.network.network import Weights, read_layer, stack_shape
+from moa_shared.models.network.network import Weights, read_layer
+from moa_shared.models.network.plan import plan_of
 
 if TYPE_CHECKING:
     import torch
@@ -99,7 +100,7 @@ class _Moa(Kind):
         return any(name.startswith(("layer_self_attention.", "cross_attention.")) for name in names)
 
     def convert(self, of: Published, shapes: Shapes) -> tuple[DrafterConfig, tuple[str, ...]]:
-        heads, stack = of.config.get("num_attention_heads"), stack_shape(of.target)
+        heads, stack = of.config.get("num_attention_heads"), plan_of(of.target).shape
         forms = {"no layer self-attention (disable_LSA)": of.config.get("disable_LSA")}
         hidden = shapes["Ekv2E.weight"][0] if "Ekv2E.weight" in shapes else None
         check_form(of, self.label, shapes, hidden, forms, num_attention_heads=heads)

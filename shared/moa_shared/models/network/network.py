@@ -25,7 +25,6 @@ from moa_kernels import (
     QuantisedMatrix,
     Segment,
     Stack,
-    StackShape,
     Tiles,
     norm,
 )
@@ -116,19 +115,23 @@ class _Parts:
     names: frozenset[str]
 
     def require(self, tensors: Sequence[str]) -> None:
-        missing = [each for each in tensors if f"{self.prefix}.{each}" not in self.names]
-        if missing:
+        if missing := [each for each in tensors if f"{self.prefix}.{each}" not in self.names]:
             raise KernelError(f"{self.prefix} lacks {', '.join(missing)}.")
 
     def vector(self, name: str) -> Rows | None:
-        full = f"{self.prefix}.{name}"
-        return self.weights.array(full) if full in self.names else None
+        return self.needed(name) if f"{self.prefix}.{name}" in self.names else None
+
+    def needed(self, name: str) -> Rows:
+        found = self.weights.array(f"{self.prefix}.{name}")
+        if found.ndim != 1 or not len(found):
+            raise KernelError(f"{self.prefix}.{name} has the shape {found.shape}, expected numbers in a row.")
+        return found
 
     def norm(self, module: str | None) -> Rows | None:
         return None if module is None else self.needed_norm(module)
 
     def needed_norm(self, module: str) -> Rows:
-        return offset_norm(self.weights.array(f"{self.prefix}.{module}.weight"), self.family)
+        return offset_norm(self.needed(f"{module}.weight"), self.family)
 
     def head_norm(self, name: str) -> Rows | None:
         found = self.vector(f"self_attn.{name}.weight")
@@ -139,11 +142,8 @@ class _Parts:
         biases = [self.vector(f"{module}.bias") for module in modules]
         bias = None
         if any(each is not None for each in biases):
-            whole = [
-                np.zeros(matrix.shape[0], np.float32) if each is None else each
-                for matrix, each in zip(matrices, biases, strict=True)
-            ]
-            bias = np.concatenate(whole)
+            none = [np.zeros(matrix.shape[0], np.float32) for matrix in matrices]
+            bias = np.concatenate([zeros if each is None else each for zeros, each in zip(none, biases, strict=True)])
         try:
             return self.make_linear(matrices, bias)
         except KernelError as error:
@@ -173,7 +173,7 @@ class _Parts:
 
     def beside(self) -> BesideNorms:
         self.require(["mlp.gate.scale", "mlp.gate.expert_scale"])
-        scale = self.weights.array(f"{self.prefix}.mlp.gate.scale")
+        scale = self.needed("mlp.gate.scale")
         return BesideNorms(
             router=scale * np.float32(len(scale) ** -0.5),
             experts=self.needed_norm("pre_feedforward_layernorm_2"),
@@ -190,10 +190,6 @@ def offset_norm(weight: Rows, family: Family) -> Rows:
     return weight + np.float32(family.norm_offset) if family.norm_offset else weight
 
 
-def stack_shape(config: Mapping[str, Any]) -> StackShape:
-    return plan_of(config).shape
-
-
 class LayerEmbeddings:
     """The embeddings of all layers. `width`: of one layer's."""
 
@@ -201,9 +197,9 @@ class LayerEmbeddings:
         self._weights, self._width, self._eps = weights, width, eps
         self.kept: Sequence[int] = range(layers)  # whose are given
         for name in (tensors.LAYER_EMBEDDINGS, tensors.LAYER_PROJECTION):
-            outputs = weights.shape(name)[1 if name == tensors.LAYER_EMBEDDINGS else 0]
-            if outputs != layers * width:
-                raise KernelError(f"{name} has {outputs} numbers for {layers} layers, expected {layers * width}.")
+            shape = weights.shape(name)
+            if len(shape) != 2 or shape[name == tensors.LAYER_EMBEDDINGS] != layers * width:
+                raise KernelError(f"{name} has the shape {shape}, expected {layers * width} for {layers} layers.")
         self._projection: Linear = make_linear([read_matrix(weights, tensors.LAYER_PROJECTION)], None)
         self._norm = weights.array(tensors.LAYER_PROJECTION_NORM)
         if self._norm.shape != (width,):
@@ -257,12 +253,14 @@ class Network:
                 width, eps = plan.shape.embedding, plan.shape.eps
                 self._embeddings = LayerEmbeddings(weights, make_linear, count, width, eps) if width else None
                 self._head = make_linear([read_matrix(weights, tensors.HEAD)])
+                self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
+                self._norm = offset_norm(weights.array(tensors.FINAL_NORM), plan.family)
+                if not self._norm.shape == (self.hidden_size,) == (plan.shape.hidden,):
+                    raise KernelError(f"The final norm has the shape {self._norm.shape}, the head {self.hidden_size}.")
                 task.advance(1)
             except KernelError as error:
                 raise unsupported(error, config) from error
         self._weights = weights
-        self._norm = offset_norm(weights.array(tensors.FINAL_NORM), plan.family)
-        self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
 
     def new_cache(self, *, kv: str = F16) -> Cache:
         """An empty cache for one session; `kv`: one of `moa_kernels.KV_FORMATS`."""

@@ -48,7 +48,7 @@ def write_tokenizer(header: GgufHeader, folder: Path, progress: Progress) -> Non
         described = tokenizer_json.JsonTokenizer(json.dumps(content, ensure_ascii=False))
         (folder / "tokenizer.json").write_text(described.text, "utf-8")
         config: dict[str, object] = {key: tokens[index] for key, index in named.items() if index is not None}
-    except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # such as a merge of unknown tokens
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # a merge of no tokens, say
         raise header.wrong(f"has a vocabulary that makes no sense ({error})") from error
     config["tokenizer_class"] = "PreTrainedTokenizerFast"  # for those who read this folder with transformers
     by_dialect = kind != "gpt2" or header.text("tokenizer.ggml.pre") in _BEGIN_WITH_BOS

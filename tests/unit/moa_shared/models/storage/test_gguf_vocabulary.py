@@ -138,10 +138,11 @@ def test_sentencepiece_joins_by_score(write_gguf: GgufWriter, cache: Path) -> No
     "fault",
     [
         {"merges": ["no such"]},
+        {"merges": [1, 2]},
         {"tokenizer": "gemma4", "tokens": GEMMA_4, "merges": []},
         {"tokenizer": "llama", "tokens": SENTENCEPIECE, "scores": False},
     ],
 )
 def test_a_vocabulary_that_makes_no_sense(write_gguf: GgufWriter, cache: Path, fault: dict[str, object]) -> None:
-    with pytest.raises(ModelSourceError, match=r"vocabulary of the GGUF file .* makes no sense"):
+    with pytest.raises(ModelSourceError, match="has a vocabulary that makes no sense"):
         resolve(str(write_gguf(**fault)), cache)
