@@ -37,7 +37,7 @@ from moa_shared.models.storage.cache import cache_root
 from moa_shared.models.storage.tensors import read_metadata
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.command_line import table
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 from rich.filesize import decimal
 
 
@@ -177,7 +177,7 @@ def choose_drafter(
 
     One that cannot be used after all, such as a quantised one, is passed over.
     """
-    root, progress = cache_root(cache_dir), progress or SilentProgress()
+    root, progress = cache_root(cache_dir), progress or Progress()
     names = names_of(files.target_id, files.weights)
     for each in cached_drafters(names, files.config, files.fingerprint):
         try:

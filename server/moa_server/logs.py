@@ -13,7 +13,7 @@ from typing import Literal, TextIO
 
 import structlog
 from moa_shared.plain_text import plain_line
-from moa_shared.programs.progress import SilentProgress, Task
+from moa_shared.programs.progress import Progress, Task
 
 MOST_CHARACTERS = 300  # of one value: some of them were written by clients
 
@@ -65,7 +65,7 @@ def _clip(
     return event
 
 
-class LogProgress(SilentProgress):
+class LogProgress(Progress):
     """Reports progress as log events: where standard error is JSON, nothing else belongs there."""
 
     @contextmanager

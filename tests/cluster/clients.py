@@ -14,7 +14,7 @@ from moa_client.link.security import PLAIN, Security
 from moa_client.link.server import Server
 from moa_client.settings import SECTION, ClientSettings
 from moa_shared.programs.config import load_settings
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings
@@ -38,7 +38,7 @@ async def texts(model: Path, servers: Sequence[Server], clients: int, over: asyn
     named = {"model": str(model), "drafter": "none"}
     async with connect(list(servers)) as fleet:
         settings = load_settings(ClientSettings, SECTION, named, environment={})
-        device = load_device(settings, await fleet.describe(), SilentProgress())
+        device = load_device(settings, await fleet.describe(), Progress())
         return list(await asyncio.gather(*(_ask_on(fleet, device, seed, over) for seed in range(clients))))
 
 

@@ -14,7 +14,7 @@ from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_tokenizer
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
@@ -37,7 +37,7 @@ async def test_the_target_s_own_model_is_never_corrected(
     shown: list[int] = []
     alone, wanted = 0, 30
     async with connect([Server(exact_server, 10.0, 60.0)]) as link:
-        device = load_device(settings, await link.describe(), SilentProgress())
+        device = load_device(settings, await link.describe(), Progress())
         assert device.drafting is not None
         assert isinstance(device.drafting.new_drafter(), CompanionDrafter)
         assert device.choice is not None

@@ -20,7 +20,7 @@ from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
@@ -56,7 +56,7 @@ async def talking(address: str, name: str) -> AsyncIterator[ClientEngine]:
     async with connect([Server(address, 10.0, 60.0)]) as link:
         served = await link.describe()
         if (address, name) not in DEVICES:
-            DEVICES[address, name] = load_device(settings, served, SilentProgress())
+            DEVICES[address, name] = load_device(settings, served, Progress())
         device = DEVICES[address, name]
         vocab_size = int(device.target.files.config["vocab_size"])
         engine = ClientEngine(

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from moa_shared.drafter.checkpoint import DRAFTER_FILE, load_checkpoint
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_training.data.text import prepare
 from moa_training.fit.fit import TrainingRun
 from moa_training.fit.run_state import NAME as STATE
@@ -76,7 +76,7 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
     files = tiny_files(tmp_path / "target", tmp_path / "cache")
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
     shard = tmp_path / "a.jsonl.zst"
-    prepare(files, [write_conversations(tmp_path / "in.jsonl", 60)], shard, 64, SilentProgress())
+    prepare(files, [write_conversations(tmp_path / "in.jsonl", 60)], shard, 64, Progress())
     folders = two, one, continued = [tmp_path / name for name in ("two", "one", "continued")]
     for folder in folders:
         folder.mkdir()
@@ -87,7 +87,7 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
         else:
             text = text.replace("batch_rows = 2", "batch_rows = 4")
         path.write_text(text)
-    TrainingRun(load_fit_settings(one / "fit.toml"), SilentProgress()).train()
+    TrainingRun(load_fit_settings(one / "fit.toml"), Progress()).train()
 
     with start_by_torchrun(two / "fit.toml", tmp_path / "cache") as interrupted:
         assert interrupted.stderr is not None
@@ -105,5 +105,5 @@ def test_two_processes_learn_what_one_would_though_they_are_interrupted(
     assert "Warning" not in errors
     require_same_training(two / "out", one / "out")
 
-    TrainingRun(load_fit_settings(continued / "fit.toml"), SilentProgress()).train()  # on one node what two have begun
+    TrainingRun(load_fit_settings(continued / "fit.toml"), Progress()).train()  # on one node what two have begun
     require_same_training(continued / "out", one / "out")

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from moa_shared.drafter.checkpoint import DEEP_DRAFTER, SHIPPED_DRAFTERS, shipped_drafter
 from moa_shared.models import ModelFiles
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_training.evaluation.evaluation import evaluate, load_fitting_checkpoint
 from moa_training.settings import EvaluationOptions
 
@@ -29,7 +29,7 @@ def test_the_default_target_has_small_drafters_with_cards(default_model_files: M
 def test_its_guesses_are_accepted(shared_dir: Path) -> None:
     questions = shared_dir / "data" / "eval" / "gsm8k.jsonl"
     options = EvaluationOptions(limit=3, answer_tokens=48, depth=4, breadth=4, nodes=16, standalone=0)
-    result = evaluate("default", questions, options, SilentProgress())
+    result = evaluate("default", questions, options, Progress())
     assert result["questions"] == 3
     assert result["shapes"]["chain of 5"]["acceptance_length"] > 1.1  # an untrained one: 1.00
     assert result["acceptance_length"] > 1.3

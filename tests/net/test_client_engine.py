@@ -29,7 +29,7 @@ from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors, load_checkpoint
 from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.drafting.growing import GrowthShape
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings, Plane
 from moa_shared.protocol.protobuf_messages import settings_to_proto
@@ -182,14 +182,14 @@ async def test_the_text_is_that_of_plain_streaming(
         "model": str(save_llama3(tmp_path / "tiny-llama3")),
         "drafter": str(publisher(drafter)(tmp_path / "published-drafter")),
     }
-    host = load_host(ServerSettings(**files, execution="int8", threads=1, drafting=drafting, port=0), SilentProgress())
+    host = load_host(ServerSettings(**files, execution="int8", threads=1, drafting=drafting, port=0), Progress())
     async with serving(host) as running, connect([server := server_at(running.port)]) as link:
         served = await link.describe()
         assert [each.name for each in served.drafters] == ["published-drafter"]
         own_files = files if named else {}
         client = ClientSettings(server=server.address, cache_dir=tmp_path / "device", mode="chain", **own_files)
-        sources = await find_sources(client, link, served, SilentProgress())
-        held = load_device(client, served, SilentProgress(), sources)
+        sources = await find_sources(client, link, served, Progress())
+        held = load_device(client, served, Progress(), sources)
         assert held.identity.drafter_fingerprint == served.identity.drafter_fingerprint
         if not named:
             [fetched] = [load_checkpoint(path) for path in sources.drafters.values()]

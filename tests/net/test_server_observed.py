@@ -25,7 +25,7 @@ from moa_server.settings import ServerSettings
 from moa_server.verifier import Target
 from moa_shared.errors import NotFoundError
 from moa_shared.models import resolve
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import CODE_KEY, PROTOCOL_VERSION
 from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.protocol.protobuf_messages import settings_to_proto
@@ -90,7 +90,7 @@ async def test_every_call_is_answered_by_a_server_with_everything_on(tmp_path: P
         keys_file=tmp_path / "keys.toml", requests_per_minute=1000, tokens_per_minute=100_000, share_prefixes="all",
         metrics_port=0, tracing="otlp",
     )  # fmt: skip
-    host = load_host(settings, SilentProgress(), observer=metrics)
+    host = load_host(settings, Progress(), observer=metrics)
     hello = pb.Open(protocol_version=PROTOCOL_VERSION, identity=host.services.served.identity, codecs=[pb.CODEC_INT8])
     asks: dict[str, list[Message]] = {
         "Describe": [pb.DescribeRequest()],
@@ -226,7 +226,7 @@ async def stub(source: Source, cache: Path, **changes: Any) -> AsyncIterator[Any
     settings = ServerSettings(
         model=str(source.model), drafter=str(source.drafter), execution="int8", port=0, cache_dir=cache, **changes
     )
-    async with serving(load_host(settings, SilentProgress())) as running, channel_to(running) as channel:
+    async with serving(load_host(settings, Progress())) as running, channel_to(running) as channel:
         yield moa_pb2_grpc.MoaStub(channel)
 
 

@@ -21,7 +21,7 @@ from moa_client.link.fleet import Fleet
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
 from moa_shared.errors import DataError
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import error_from_rpc
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings
@@ -201,7 +201,7 @@ async def _connect(address: str, silence_s: float | None = None) -> tuple[Fleet,
 
 def load_split_device(runner: asyncio.Runner, settings: ClientSettings) -> Device:
     """What the client program would load with these settings; its server is asked what it serves."""
-    return load_device(settings, runner.run(describe(settings.server)), SilentProgress())
+    return load_device(settings, runner.run(describe(settings.server)), Progress())
 
 
 async def describe(address: str) -> pb.DescribeResponse:

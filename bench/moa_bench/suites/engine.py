@@ -79,11 +79,11 @@ class Worker:
 def main(model: str, level: str) -> None:
     """A subject of `moa-bench engine`, not for use."""
     from moa_shared.models import resolve
-    from moa_shared.programs.progress import SilentProgress
+    from moa_shared.programs.progress import Progress
 
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # logs and whatever else is printed go to standard error
-    execution = load_level(resolve(model), level, SilentProgress())
+    execution = load_level(resolve(model), level, Progress())
     worker = Worker(execution.target)
     print(json.dumps({"details": execution.details}), file=answers)
     for line in sys.stdin:

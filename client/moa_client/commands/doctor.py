@@ -34,7 +34,7 @@ def doctor(config_file: Path | None, **flags: Any) -> None:
 
 async def _examine(settings: ClientSettings) -> int:
     from moa_shared.programs.machine import Check, check_line, exit_code
-    from moa_shared.programs.progress import SilentProgress
+    from moa_shared.programs.progress import Progress
 
     from moa_client.doctor import ServerExamination
     from moa_client.servers.book import at_addresses, find_servers, read_book
@@ -57,7 +57,7 @@ async def _examine(settings: ClientSettings) -> int:
             continue
         try:
             meant = with_kept(at_addresses(settings, (entry,)))
-            async for check in ServerExamination(meant, server, SilentProgress(), line.show).run():
+            async for check in ServerExamination(meant, server, Progress(), line.show).run():
                 checks.append(check)
                 say(check_line(check))
         finally:

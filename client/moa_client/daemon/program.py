@@ -17,7 +17,7 @@ from importlib.metadata import version
 
 from moa_shared.errors import ConfigError, MoaError, NotFoundError, UnavailableError
 from moa_shared.programs.addresses import is_loopback
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.programs.run_loop import end_now
 
 from moa_client.conversation.events import LinkState
@@ -179,7 +179,7 @@ class Hub:
         log.warning("ready: %s at %s", self._library.host.device.target.files.target_id, self.link.shown.address)
 
     async def _try_to_start(self) -> Library:
-        settings, progress = self.settings, SilentProgress()
+        settings, progress = self.settings, Progress()
         self._proceed(f"connecting to {self.link.shown.address}")
         reached = await reach(settings, self.link)
         self._proceed("fetching this device's half of the drafter")

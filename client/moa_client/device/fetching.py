@@ -30,7 +30,7 @@ from moa_shared.models.network.served import check_family
 from moa_shared.models.storage.cache import hash_file, locked_meanwhile, remembered_hash, require_space, writing
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.machine import si_bytes
-from moa_shared.programs.progress import Progress, SilentProgress, Task
+from moa_shared.programs.progress import Progress, Task
 from moa_shared.protocol.handshake_checks import clean_texts, manifest_sha256
 
 from moa_client.link.connection import Backoff
@@ -121,7 +121,7 @@ async def fetch(
         folder, what = folder_of(root, digest), f"the drafter for {manifest.identity.target_id}"
         async with locked_meanwhile(folder, progress, asyncio.sleep):
             first = [entry for entry in chosen if entry.name == "config.json"]
-            await fetch_files(server, root, folder, first, SilentProgress(), what)
+            await fetch_files(server, root, folder, first, Progress(), what)
             config = await asyncio.to_thread(read_config, folder)
             check_family(config, manifest.identity.target_id)
             check_part_sizes(chosen, config)

@@ -35,7 +35,7 @@ from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD
 from moa_shared.models.tiles import map_tiles
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.models.weights import layer_names
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.handshake_checks import check_identity
 from moa_shared.protocol.messages import AnswerSettings, FinishRule, Plane
 from moa_shared.sampling.settings import Constraint, SamplingDefaults
@@ -196,7 +196,7 @@ def _load_companion(
 
 async def adopt(settings: ClientSettings, fleet: Fleet, served: pb.DescribeResponse, device: Device) -> Device:
     """The device, of nothing but a companion, for the server's target; the server's drafters come later (`refit`)."""
-    without, progress = replace(settings, drafter=here.NONE), SilentProgress()
+    without, progress = replace(settings, drafter=here.NONE), Progress()
     sources = await here.find_sources(without, fleet, served, progress)
     loaded = await asyncio.to_thread(load_device, without, served, progress, sources, None, device.companion)
     return replace(loaded, drafting=loaded.drafting and replace(loaded.drafting, is_refused=True))
@@ -207,7 +207,7 @@ async def refit(
 ) -> Device | None:
     """The device with a drafter that the server has memory for, fetched if need be; None: --drafter means none."""
     check_identity(served.identity, device.target.identity)
-    meant, progress = here.meant_drafters(settings, served), SilentProgress()  # an answer may be on the screen
+    meant, progress = here.meant_drafters(settings, served), Progress()  # an answer may be on the screen
     if not meant and not here.means_served(settings):
         named = here.named_drafter(settings, device.target.files, progress)
         digest = bytes.fromhex(remembered_hash(named, cache_root(settings.cache_dir)))
@@ -328,7 +328,7 @@ def target_parts(
     if not matrices or settings.dtype != INT8 or variant_name() == "numpy":
         return TargetParts(reader, context=context)
     try:
-        tiles = map_tiles(files, cache_root(settings.cache_dir), SilentProgress(), only=matrices)
+        tiles = map_tiles(files, cache_root(settings.cache_dir), Progress(), only=matrices)
     except (KernelError, ConfigError, DiskFullError, OSError):  # sizes that numpy computes, or a disk without room
         return TargetParts(reader, context=context)
     return TargetParts(reader, reader.with_tiles(tiles), context)

@@ -26,7 +26,7 @@ from moa_shared.models.hub import PREFIX, HubModel, pulled
 from moa_shared.models.source import DEFAULT_MODEL, find_installed, resolve_packaged
 from moa_shared.models.storage import cache
 from moa_shared.programs.machine import si_bytes
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.programs.run_loop import run_reporting
 from moa_shared.protocol.handshake_checks import PROTOCOL_VERSION
 
@@ -37,7 +37,7 @@ from moa_client.settings import ClientSettings
 NONE = "none"  # --drafter: nobody drafts here
 FILELESS = ("lookup", NONE)  # --drafter: what no file is read for
 AUTO = "auto"  # --drafter: the fastest here of those that the server gives memory for
-QUIET = SilentProgress()
+QUIET = Progress()
 NAME_ONE = "Name one with --companion FILE, or leave --companion out."
 
 

@@ -28,7 +28,7 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
     settings = load_settings(ServerSettings, SECTION, flags, config_file)
     from moa_shared.programs.entry import StartLine
     from moa_shared.programs.machine import Check, check_fields, check_line, exit_code
-    from moa_shared.programs.progress import SilentProgress
+    from moa_shared.programs.progress import Progress
 
     from moa_server.logs import configure_logs
 
@@ -38,7 +38,7 @@ def doctor(measure: bool, as_json: bool, config_file: Path | None, **flags: Any)
     line, checks = StartLine(), []
     found = Check("settings", "ok", str(config_file) if config_file is not None else "no file")
     try:
-        for check in chain([found], MachineExamination(settings, SilentProgress(), line.show, measures=measure).run()):
+        for check in chain([found], MachineExamination(settings, Progress(), line.show, measures=measure).run()):
             line.clear()
             checks.append(check)
             if not as_json:

@@ -25,11 +25,11 @@ def models(folders: tuple[Path, ...], cache_dir: str | None, as_json: bool) -> N
     if cache_dir is not None:
         hint = "Leave it out: moa 0.2.0 was the last that had it."
         raise ConfigError("`moa-server models` keeps nothing, and has no --cache-dir.", hint=hint)
-    from moa_shared.programs.progress import SilentProgress, make_progress
+    from moa_shared.programs.progress import Progress, make_progress
 
     from moa_server.listing import list_models, models_json, models_text
 
-    progress = make_progress() if sys.stderr.isatty() else SilentProgress()
+    progress = make_progress() if sys.stderr.isatty() else Progress()
     listed = list_models(folders, progress)
     write_output((models_json if as_json else models_text)(listed))
 
@@ -44,11 +44,11 @@ def drafters(model: str, cache_dir: Path | None, as_json: bool) -> None:
     MODEL is named as for `moa-server serve`; nothing is fetched. Published drafters are those that this version of moa
     knows; `--drafter` of `moa-server serve` takes any other one by its id too.
     """
-    from moa_shared.programs.progress import SilentProgress, make_progress
+    from moa_shared.programs.progress import Progress, make_progress
 
     from moa_server.listing import drafters_json, drafters_text, list_drafters
 
-    progress = make_progress() if sys.stderr.isatty() else SilentProgress()
+    progress = make_progress() if sys.stderr.isatty() else Progress()
     write_output((drafters_json if as_json else drafters_text)(list_drafters(model, cache_dir, progress)))
 
 

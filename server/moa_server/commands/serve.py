@@ -43,7 +43,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
     if (reload := getattr(signal, "SIGHUP", None)) is not None:
         signal.signal(reload, signal.SIG_IGN)  # what it would read again has not been read yet
     import structlog
-    from moa_shared.programs.progress import SilentProgress, make_progress
+    from moa_shared.programs.progress import Progress, make_progress
     from moa_shared.programs.run_loop import make_runner
     from moa_shared.tracing import traced
 
@@ -57,7 +57,7 @@ def run(settings: ServerSettings, load: LoadExecution | None = None, config_file
     on_event = metrics.on_log if metrics is not None else None
     is_json = configure_logs(settings.log_format, settings.log_level, on_event=on_event)
     progress = LogProgress() if is_json else make_progress()
-    shown = progress if sys.stderr.isatty() else SilentProgress()
+    shown = progress if sys.stderr.isatty() else Progress()
     with shown.task("Starting moa-server"):  # a second, of imports: who waits at a terminal sees that it has begun
         from moa_shared.models import resolve
 

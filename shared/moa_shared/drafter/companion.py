@@ -29,7 +29,7 @@ from moa_shared.models.storage.cache import cache_root, combine, recall, remembe
 from moa_shared.models.tiles import map_tiles, tiles_in_memory
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.plain_text import plain_line
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.sampling.coupling import draft_candidates
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
@@ -175,7 +175,7 @@ def load_companion(
 
     `weights`: "int8", or "float32" for a reference.
     """
-    progress = progress or SilentProgress()
+    progress = progress or Progress()
     tokenizer = load_tokenizer(files)
     columns = _columns_for(target, files, tokenizer)  # before the weights are packed, which takes time
     packed = _weights(files, cache_dir, progress, weights)

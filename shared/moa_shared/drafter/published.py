@@ -47,7 +47,7 @@ from moa_shared.models.storage.cache import (
 from moa_shared.models.storage.tensors import NUMPY_TYPES, FileTensor, map_tensors, read_metadata
 from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.atomic import whole_file
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 
 _WANTED = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json")
 
@@ -57,7 +57,7 @@ def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, pr
 
     `spec`: a file; a folder that moa-train wrote; or a folder or hub id of a published checkpoint. `files`: its target.
     """
-    root, progress = cache_root(cache_dir), progress or SilentProgress()
+    root, progress = cache_root(cache_dir), progress or Progress()
     path = Path(spec).expanduser()
     if spec.strip() and path.is_dir():
         return drafter_in_folder(path, spec, files, root, progress)

@@ -84,24 +84,20 @@ class GrowingDraft:
 
     def grow_on(self, draft: DraftTree, sampling: Sampling) -> Growth:
         """One step of the drafter (of blocks: a whole one): what is worth adding to `draft`; empty if nothing is."""
-        nodes = self._looked_below(draft, sampling)
+        nodes = self._looked_below(draft, sampling, self._floor)
         while len(draft) < self._shape.nodes:
             best = self._best_open(nodes)
             if best:
                 self._expand(best)
-            growth = self._growth(nodes)
+            growth = self._growth(nodes, self._floor)
             if growth.tokens or not best:
                 return growth
         return Growth()
 
     def offer(self, draft: DraftTree, sampling: Sampling, least: float = 0.0) -> Growth:
         """What is worth adding to `draft` without a step of the drafter; `least`: chance that a node must have."""
-        floor = self._floor
-        self._floor = max(floor, math.log(least)) if least > 0 else floor
-        try:
-            return self._growth(self._looked_below(draft, sampling))
-        finally:
-            self._floor = floor
+        floor = max(self._floor, math.log(least)) if least > 0 else self._floor
+        return self._growth(self._looked_below(draft, sampling, floor), floor)
 
     def chances(self, draft: DraftTree, sampling: Sampling) -> tuple[float, ...]:
         """The chance of each node that the text goes through it, as it is seen now; never more than its parent's."""
@@ -158,16 +154,16 @@ class GrowingDraft:
         self._written = draft, leaf
         return leaf
 
-    def _place(self, draft: DraftTree, sampling: Sampling) -> list[GuessNode]:
+    def _place(self, draft: DraftTree, sampling: Sampling, floor: float | None = None) -> list[GuessNode]:
         if sampling != self.tree.sampling:
             self.forget()
             self.tree.sampling = sampling
-        return self.tree.place(draft, self._floor)
+        return self.tree.place(draft, self._floor if floor is None else floor)
 
-    def _looked_below(self, draft: DraftTree, sampling: Sampling) -> list[GuessNode]:
-        nodes = self._place(draft, sampling)
+    def _looked_below(self, draft: DraftTree, sampling: Sampling, floor: float) -> list[GuessNode]:
+        nodes = self._place(draft, sampling, floor)
         for node in nodes:
-            self.tree.look(node, self._floor)
+            self.tree.look(node, floor)
         return nodes
 
     def _is_open(self, node: GuessNode) -> bool:
@@ -212,13 +208,13 @@ class GrowingDraft:
         parents = [node.parent.state_number if node.parent is not None else ROOT for node in batch]
         tree.add_candidates(batch, tree.drafter.expand([node.token for node in batch], parents))
 
-    def _growth(self, nodes: Sequence[GuessNode]) -> Growth:
+    def _growth(self, nodes: Sequence[GuessNode], floor: float) -> Growth:
         """The best candidates below the draft of these nodes (the root first), best first, as far as there is room."""
         room = self._shape.nodes - (len(nodes) - 1)
         if self._shape.breadth == 1:
-            return self._next_of_chain(nodes[-1], room)
+            return self._next_of_chain(nodes[-1], room, floor)
         tree, order = self.tree, count()
-        least = tree.root.score + self._floor
+        least = tree.root.score + floor
 
         def candidates(node: GuessNode) -> list[tuple[float, int, GuessNode]]:
             return [
@@ -237,7 +233,7 @@ class GrowingDraft:
             _, _, node = heapq.heappop(heap)
             node.call, node.number = tree.call, len(nodes) - 1 + len(given)
             given.append(node)
-            tree.look(node, self._floor)  # it may have been too unlikely when those above it were looked at
+            tree.look(node, floor)  # it may have been too unlikely when those above it were looked at
             for candidate in candidates(node):
                 heapq.heappush(heap, candidate)
         return Growth(
@@ -245,7 +241,7 @@ class GrowingDraft:
             tuple(ROOT if node.parent is None else node.parent.number for node in given),
         )
 
-    def _next_of_chain(self, node: GuessNode, room: int) -> Growth:
+    def _next_of_chain(self, node: GuessNode, room: int, floor: float) -> Growth:
         """The best candidate after a node, and what follows without a step: forced, or likely in a block."""
         tokens: list[int] = []
         first, in_blocks = node.number, self.tree.drafter.most_depth is not None
@@ -257,7 +253,7 @@ class GrowingDraft:
             if node.score < least:
                 break
             tokens.append(node.token)
-            self.tree.look(node, self._floor)
+            self.tree.look(node, floor)
             self._open_freely([node])
         return Growth(tuple(tokens), tuple(range(first, first + len(tokens))))
 

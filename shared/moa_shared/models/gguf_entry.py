@@ -22,7 +22,7 @@ from moa_shared.models.storage.gguf_header import GgufHeader, TensorEntry, read_
 from moa_shared.models.storage.gguf_vocabulary import write_tokenizer
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 
 _PART = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})(?P<suffix>\.gguf)", re.IGNORECASE)
 # What says how a file is stored, in its name: Q4_K_M, UD-Q4_K_XL, IQ4_XS, BF16, MXFP4_MOE.
@@ -144,7 +144,7 @@ def describe_entry(entry: Path, root: Path) -> ModelFiles:
         path = Path(str(parse_json((entry / SOURCE).read_text("utf-8"))[0]))
     if not path.is_file():
         raise ModelSourceError(f"{path}, from which {entry} was made, is no longer there.", hint="Name the file.")
-    files = adopt_gguf(path, root, SilentProgress(), target_id=target_id)
+    files = adopt_gguf(path, root, Progress(), target_id=target_id)
     if files.folder.name != entry.name:
         raise ModelSourceError(f"{path} holds another model than {entry} was made from.", hint="Name the file.")
     return files

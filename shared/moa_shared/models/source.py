@@ -27,7 +27,7 @@ from moa_shared.models.weights import WeightReader
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.entry import pip_install
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.sandbox.tokenizer_json import DEFAULT as DEFAULT_TEMPLATE
 from moa_shared.sandbox.tokenizer_json import read_templates
 
@@ -286,7 +286,7 @@ def resolve(spec: str = DEFAULT, cache_dir: Path | None = None, progress: Progre
     """
     root = cache.cache_root(cache_dir)
     try:
-        return _locate(spec, root, progress or SilentProgress())
+        return _locate(spec, root, progress or Progress())
     except OSError as error:
         if cache.is_disk_full(error):
             raise cache.disk_full(root, None, "the model") from error

@@ -121,11 +121,8 @@ class SettingsBase:
         """The TOML file that a command reads where none is named; None: there is none."""
         return None
 
-    def values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in settings_of(type(self))}
-
     def json_values(self) -> dict[str, Any]:
-        return {name: _plain(value) for name, value in self.values().items()}
+        return {name: _plain(getattr(self, name)) for name in settings_of(type(self))}
 
 
 @dataclass(frozen=True, slots=True)

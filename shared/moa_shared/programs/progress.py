@@ -44,9 +44,6 @@ class Progress:
         return False
 
 
-SilentProgress = Progress
-
-
 class PlainProgress(Progress):
     """Lines for logs and pipes."""
 
@@ -82,13 +79,7 @@ class TerminalProgress(Progress):
     def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
         from rich import progress as rich_progress
 
-        columns = (
-            rich_progress.TextColumn("{task.description}"),
-            rich_progress.BarColumn(),
-            rich_progress.DownloadColumn() if is_bytes else rich_progress.TaskProgressColumn(),
-            rich_progress.TimeElapsedColumn(),
-            rich_progress.TimeRemainingColumn(),
-        )
+        columns = (*rich_progress.Progress.get_default_columns(), *[rich_progress.DownloadColumn()] * is_bytes)
         with rich_progress.Progress(*columns, console=self._console) as bars:
             bar = bars.add_task(title, total=total)
             task = Task(lambda done: bars.update(bar, completed=done))

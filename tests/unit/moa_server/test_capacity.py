@@ -34,7 +34,7 @@ from moa_server.verifier.memory_check import PROCESS_BYTES, Needed
 from moa_shared.errors import ConfigError
 from moa_shared.models.storage.tensors import map_tensors
 from moa_shared.programs.machine import Check, FreeMemory
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 
 from tests.support.tiny_models import (
     SMALL,
@@ -55,8 +55,8 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def assert_as_a_host(settings: ServerSettings) -> None:
     """The plan says what a host with the same settings says, which has loaded the model."""
-    planned = plan_capacity(settings, 0, SilentProgress())
-    host = load_host(settings, SilentProgress())
+    planned = plan_capacity(settings, 0, Progress())
+    host = load_host(settings, Progress())
     assert planned["level"] == host.services.served.execution.level
     assert planned["sessions"][-1]["tokens"] == host.services.served.context_tokens
     for room in planned["sessions"]:
@@ -85,7 +85,7 @@ def test_weights_are_counted_as_they_are_packed(tmp_path: Path) -> None:
     numbers = sum(tensor.data.nbytes for tensor in map_tensors(folder / "model.safetensors").values()) // 4
     for execution, each in (("float32", 4), ("bf16", 2)):
         settings = ServerSettings(model=str(folder), execution=execution, drafter="none")  # type: ignore[arg-type]
-        assert plan_capacity(settings, BUDGET, SilentProgress())["weights_bytes"] == each * numbers
+        assert plan_capacity(settings, BUDGET, Progress())["weights_bytes"] == each * numbers
 
 
 def test_what_holds_nothing_is_refused(tmp_path: Path) -> None:
@@ -97,9 +97,9 @@ def test_what_holds_nothing_is_refused(tmp_path: Path) -> None:
     folder = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=3, max_position_embeddings=64)
     settings = ServerSettings(model=str(folder), execution="float32", drafter="none")
     with pytest.raises(ConfigError, match="MB of memory do not hold the model: it takes"):
-        plan_capacity(settings, 100_000_000, SilentProgress())
+        plan_capacity(settings, 100_000_000, Progress())
     with pytest.raises(ConfigError, match="bytes of keys and values hold no conversation: one"):
-        plan_capacity(replace(settings, kv_bytes=5), 0, SilentProgress())
+        plan_capacity(replace(settings, kv_bytes=5), 0, Progress())
 
 
 @pytest.mark.parametrize("context", [8192, PAGE_ROWS])
@@ -109,12 +109,12 @@ def test_a_step_reads_weights_and_what_is_remembered(
     monkeypatch.setattr(capacity, "memory_bytes_per_s", lambda _: 1e9)
     folder = save_tiny_model(tmp_path / "tiny", num_hidden_layers=3, max_position_embeddings=8192)
     settings = ServerSettings(model=str(folder), context_length=context, drafter="none", execution="int8")
-    plan = ServerPlan(settings, SilentProgress())
+    plan = ServerPlan(settings, Progress())
     found = estimate_step(plan)
     assert found is not None
     assert found.nbytes == plan.needed.weights + min(1024, context) // PAGE_ROWS * plan.target.page_nbytes
     assert found.tokens_per_s == pytest.approx(1e9 / found.nbytes)
-    assert estimate_step(ServerPlan(replace(settings, execution="bf16"), SilentProgress())) is None
+    assert estimate_step(ServerPlan(replace(settings, execution="bf16"), Progress())) is None
 
 
 def test_users_share_a_forward() -> None:

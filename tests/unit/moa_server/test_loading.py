@@ -26,7 +26,7 @@ from moa_shared.errors import CheckpointError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.hub import HUB_ID
 from moa_shared.models.network.plan import kv_width
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from structlog.testing import capture_logs
 
 from tests.support.families import tiny_dense
@@ -91,7 +91,7 @@ def named(target: str) -> dict[str, Any]:
 FOR_TINY = named("owner/Tiny-Llama3")
 
 
-class Notes(SilentProgress):
+class Notes(Progress):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -225,7 +225,7 @@ def test_a_drafter_of_the_hubs_cache_is_served_and_dropped_by_its_trial(
     folder = publish(tmp_path / "eagle", eagle_tensors(), EAGLE_CONFIG | named)
     put_into_hub(places["hub"], "owner/eagle", {path.name: path for path in folder.iterdir()})
     settings = ServerSettings(model=str(model), execution="int8", threads=1, port=0, cache_dir=cache)
-    host = load_host(settings, SilentProgress())
+    host = load_host(settings, Progress())
     assert [each.name for each in host.services.served.drafters] == ["eagle"]
     assert read_host(host, None)["moa_drafter_dropped"] == {"eagle": False}
     [source] = host.services.engine.stepper.sources

@@ -20,7 +20,7 @@ from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
 from moa_shared.errors import ConfigError, MismatchError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.memory_codec import round_to_bfloat16
 
 from moa_training.data.batches import BatchStream, PackedBatch, RowShare
@@ -50,7 +50,7 @@ class TrainingRun:
         self.settings = settings
         self.accelerator = Accelerator()
         self.is_main = bool(self.accelerator.is_main_process)  # the one that writes and speaks
-        self.progress = progress = progress if self.is_main else SilentProgress()
+        self.progress = progress = progress if self.is_main else Progress()
         self.device = self.accelerator.device
         self.processes = Processes(self.accelerator)
         self.files: ModelFiles = resolve(settings.target, progress=progress)

@@ -33,7 +33,7 @@ from moa_shared.models.network.families import FAMILIES, Family
 from moa_shared.models.network.plan import LayerPlan, MixturePlan, plan_of
 from moa_shared.models.network.served import unsupported
 from moa_shared.models.storage import tensors
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 
 Rows = npt.NDArray[np.float32]
 Matrix = QuantisedMatrix | Tiles | Rows
@@ -240,7 +240,7 @@ class Network:
         context: int = 0,
     ) -> None:
         count = int(config["num_hidden_layers"])
-        with (progress or SilentProgress()).task("Packing weights", count + 1) as task:
+        with (progress or Progress()).task("Packing weights", count + 1) as task:
             try:
                 make_linear = partial(Linear, plain=plain)
                 self.plan = plan = plan_of(config, context)

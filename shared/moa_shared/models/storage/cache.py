@@ -24,7 +24,7 @@ from rich.filesize import decimal
 from moa_shared.errors import ChecksumError, ConfigError, DiskFullError, NotFoundError
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
-from moa_shared.programs.progress import Progress, SilentProgress
+from moa_shared.programs.progress import Progress
 
 if TYPE_CHECKING:
     import filelock
@@ -60,7 +60,7 @@ def locked(entry: Path, progress: Progress | None = None) -> Iterator[None]:
     """Hold the entry's lock file; another process that wants the same entry waits here, and says so."""
     lock = _lock_file(entry)
     if not _take(lock):
-        with (progress or SilentProgress()).task(_WAITING.format(entry)):
+        with (progress or Progress()).task(_WAITING.format(entry)):
             lock.acquire(poll_interval=POLL_SECONDS)
     try:
         yield
@@ -158,7 +158,7 @@ _BAR_BYTES = 1_000_000_000  # sha256 does about 1 GB/s: below this there is noth
 
 def hash_file(path: Path, progress: Progress | None = None) -> str:
     size, digest = path.stat().st_size, hashlib.sha256()
-    shown = progress if progress is not None and size >= _BAR_BYTES else SilentProgress()
+    shown = progress if progress is not None and size >= _BAR_BYTES else Progress()
     with path.open("rb") as file, shown.task(f"Checking {path.name}", size, is_bytes=True) as task:
         while block := file.read(1 << 20):
             digest.update(block)

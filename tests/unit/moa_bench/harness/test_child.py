@@ -9,7 +9,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa_bench.harness.child import WorkerCommand, running, running_workers
 from moa_shared.errors import UnavailableError
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 
 from tests.support.messages import raises
 
@@ -61,7 +61,7 @@ def test_a_child_can_be_killed_and_a_stubborn_one_is(monkeypatch: pytest.MonkeyP
 
 def test_an_engine_answers_line_by_line() -> None:
     subject = WorkerCommand("echo", (sys.executable, "-c", ECHO))
-    with running_workers([subject], None, SilentProgress()) as workers:
+    with running_workers([subject], None, Progress()) as workers:
         assert workers[0].details == "echo"
         assert workers[0].ask({"read": 7})["said"] == {"read": 7}
         assert workers[0].resident_mb == 5.0

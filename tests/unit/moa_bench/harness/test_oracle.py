@@ -18,7 +18,7 @@ from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.gguf_entry import file_type
 from moa_shared.models.storage.gguf_header import read_header
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.messages import Finish
 
 from tests.support.messages import raises
@@ -90,7 +90,7 @@ def test_contradictions_are_seen() -> None:
         assert not shown(*events).fits((1, 3))
 
 
-SILENT = SilentProgress()
+SILENT = Progress()
 TINY = ModelShape(hidden=256, layers=8, inner=512, heads=4, kv_heads=2, vocab=49160, context=64)
 
 

@@ -21,7 +21,7 @@ from moa_bench.suites.single.methods import (
 from moa_bench.suites.single.tables import ALL, PLAIN, SERVER, MethodFigures, figures_of, render
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, resolve
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.sampling.settings import Sampling
 
 from tests.support.messages import raises
@@ -60,7 +60,7 @@ def cpu_s(method: str) -> float:
 
 @pytest.mark.parametrize("sampling", [Sampling(), Sampling(0.8, seed=3, repeat_penalty=1.1)])
 def test_a_round_of_all_drafters_has_one_text(files: ModelFiles, drafters: dict[str, Path], sampling: Sampling) -> None:
-    engine, given = load_engine(files, "int8", SilentProgress(), sampling), load_drafters(files, drafters)
+    engine, given = load_engine(files, "int8", Progress(), sampling), load_drafters(files, drafters)
     methods = methods_of(engine, files, given, SingleEffort(chain=3, copies=4, depth=2, breadth=3, nodes=5))
     shapes = [f"{name}: {shape}" for name in KINDS for shape in ("chain", "tree", "as served")]
     shapes.remove("independent: as served")  # it reads no rows, so no server drafts with it
@@ -77,7 +77,7 @@ def test_a_round_of_all_drafters_has_one_text(files: ModelFiles, drafters: dict[
 
 def test_oracles_replay_what_plain_serving_wrote(files: ModelFiles) -> None:
     effort = SingleEffort(chain=3, depth=3, nodes=5, acceptances=(0.5, 0.9))
-    methods = oracle_methods(load_engine(files, "int8", SilentProgress(), Sampling()), effort)
+    methods = oracle_methods(load_engine(files, "int8", Progress(), Sampling()), effort)
     assert [name for name in methods if "oracle" in name] == [
         "oracle, 0.5: chain",
         "oracle, 0.5: as served",

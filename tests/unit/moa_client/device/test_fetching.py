@@ -26,14 +26,14 @@ from moa_server.service import fetch as drafter_files
 from moa_server.settings import ServerSettings
 from moa_shared import errors
 from moa_shared.models import WeightReader, load_tokenizer, resolve
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 
 from tests.net.client_device import Source, make_source
 from tests.support.messages import says
 from tests.support.tiny_models import save_drafter, small_drafter
 from tests.unit.moa_testing.stories import linked
 
-QUIET = SilentProgress()
+QUIET = Progress()
 EVIL = "{% for m in messages %}w9 {{ m.content }} {% endfor %}"
 Change = Callable[[pb.FetchDrafterResponse], None]
 

@@ -32,7 +32,7 @@ from moa_shared.drafting.estimates import LearnedConfidence
 from moa_shared.errors import ChecksumError, MismatchError, NotFoundError, UnavailableError
 from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models.storage.tensors import EMBEDDINGS
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.protocol.messages import Plane
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
@@ -43,7 +43,7 @@ from tests.support.tiny_gguf import GgufWriter, write_gguf
 from tests.support.tiny_models import SIZES, WORDS, save_drafter, save_tiny_model, save_tokenizer, small_drafter
 from tests.unit.moa_testing.stories import linked
 
-SILENT = SilentProgress()
+SILENT = Progress()
 PACKS = pytest.mark.skipif(variant_name() == "numpy", reason="the level int8 needs kernels")
 EIGHT_BITS = Arithmetic(plain=False, in_numpy=False)
 

@@ -27,7 +27,7 @@ from moa_shared.errors import ConfigError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.network import served
 from moa_shared.models.source import LocalModel, examine
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from structlog.testing import capture_logs
 from transformers import PreTrainedModel
 
@@ -69,7 +69,7 @@ def load(folder: Path, tmp_path: Path) -> Load:
         files = files_of(other or folder, tmp_path)
         with capture_logs() as logs:
             # One thread: torch's number of them is the process's.
-            loaded = load_execution(files, ServerSettings(execution=level, threads=1, **settings), SilentProgress())
+            loaded = load_execution(files, ServerSettings(execution=level, threads=1, **settings), Progress())
         return loaded, logs
 
     return run
@@ -193,7 +193,7 @@ def test_cuda_is_refused_where_torch_sees_none_and_processes_do_not_share_int8(
         with pytest.raises(ConfigError, match="Torch sees no CUDA device"):
             load(level, device="cuda")
     with pytest.raises(ConfigError, match="is computed in one process: its kernels do not"):
-        load_execution(files_of(folder, tmp_path), ServerSettings(), SilentProgress(), cast(Group, object()))
+        load_execution(files_of(folder, tmp_path), ServerSettings(), Progress(), cast(Group, object()))
 
 
 @needs_kernels
@@ -245,12 +245,12 @@ def assert_all_refuse(path: Path) -> str:
     settings = ServerSettings(model=str(path), drafter="none", threads=1)
     listed = examine(LocalModel("tiny", "folder", path)).refusal
     files = resolve(str(path))
-    examined = next(iter(MachineExamination(settings, SilentProgress(), lambda _: None).run()))
+    examined = next(iter(MachineExamination(settings, Progress(), lambda _: None).run()))
     assert examined.state == "fail"
     told = {str(listed), f"{examined.message}. {examined.hint}"}
     for ask in (partial(load_execution, files, settings), partial(plan_capacity, settings, 10**10)):
         with pytest.raises(MoaError) as caught:
-            ask(SilentProgress())
+            ask(Progress())
         told.add(str(caught.value))
     [one] = told
     return one
@@ -286,7 +286,7 @@ def test_what_torch_alone_computes_is_served_where_torch_is(
     level, reason = choose_level(ServerSettings(), config, "tiny")
     assert level == "bf16"
     assert reason.startswith("The int8 kernels do not compute this target: ")
-    assert load_execution(resolve(str(folder)), ServerSettings(threads=1), SilentProgress()).level == "bf16"
+    assert load_execution(resolve(str(folder)), ServerSettings(threads=1), Progress()).level == "bf16"
     assert choose_level(ServerSettings(execution="float32"), config, "tiny") == ("float32", "")
     with pytest.raises(ModelSourceError, match="which torch computes"):
         choose_level(ServerSettings(execution="int8"), config, "tiny")

@@ -18,7 +18,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.models import ModelFiles, resolve
 from moa_shared.models.storage.tensors import map_file
 from moa_shared.programs.machine import FreeMemory
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from structlog.testing import capture_logs
 
 from tests.support.tiny_models import save_tiny_model, save_tokenizer
@@ -72,7 +72,7 @@ def test_of_experts_those_count_that_a_token_goes_to(mixture: ModelFiles) -> Non
 def test_nothing_is_loaded_then(files: ModelFiles, level: Any, tmp_path: Path) -> None:
     settings = ServerSettings(execution=level, kv_bytes=10**15, cache_dir=tmp_path / "cache")
     with pytest.raises(ConfigError, match=r"tiny needs 1\.0 PB of memory"):
-        load_execution(files, settings, SilentProgress())
+        load_execution(files, settings, Progress())
     assert not list(tmp_path.glob("cache/tiles/*"))
 
 

@@ -16,7 +16,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.network.network import Network
 from moa_shared.models.tiles import tiles_in_memory
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 
 from tests.support.tiny_models import FAMILIES, TinyModel, save_tokenizer, tiny_kernel_target, tiny_model
 
@@ -97,7 +97,7 @@ def load(tmp_path: Path) -> Load:
         model.save(tmp_path / "model")
         save_tokenizer(tmp_path / "model")
         files = resolve(str(tmp_path / "model"), tmp_path / "cache")
-        weights = WeightReader(files).with_tiles(tiles_in_memory(files, SilentProgress()))
+        weights = WeightReader(files).with_tiles(tiles_in_memory(files, Progress()))
         return Network(weights, files.config), weights
 
     return run

@@ -22,7 +22,7 @@ from moa_shared.models.source import DEFAULT_MODEL
 from moa_shared.models.storage.gguf_header import GgufHeader, read_header
 from moa_shared.models.tiles import map_tiles
 from moa_shared.models.weights import WeightReader, unpair_rows
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from transformers import PreTrainedModel
 
 from tests.support.families import GGUF_FAMILIES, tiny_in_gguf, tiny_mixture, weights_of
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.torch
 
 
 def adopt(path: Path, cache: Path) -> Path:
-    return adopt_gguf(path, cache, SilentProgress(), target_id="tiny").folder
+    return adopt_gguf(path, cache, Progress(), target_id="tiny").folder
 
 
 def test_a_file_is_prepared_once(write_gguf: GgufWriter, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -256,7 +256,7 @@ def test_experts_in_all_formats_are_read_and_packed(kind: str, tmp_path: Path) -
         found = blocks.dequantised() if isinstance(blocks, QuantisedMatrix) else reader.array(name)
         np.testing.assert_array_equal(found, own)
         assert reader.stored_bytes(name) == whole.data.nbytes // len(values)
-    tiles = map_tiles(files, tmp_path, SilentProgress())
+    tiles = map_tiles(files, tmp_path, Progress())
     assert tiles["model.layers.1.mlp.experts.5.down_proj.weight"].kind == ("q8_0" if kind == "F16" else kind.lower())
     assert logits_of(files, WeightReader(files).with_tiles(tiles)).tobytes() == logits_of(files).tobytes()
 

@@ -8,13 +8,13 @@ from huggingface_hub import constants, file_download
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models import resolve
 from moa_shared.models.hub import HUB_ID, HubModel, choose_files, fetch_from_hub, pull, pulled
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 
 from tests.support.messages import says
 from tests.support.model_places import FakeHub, serving, use_hub_cache
 from tests.support.tiny_gguf import GgufWriter
 
-SILENT = SilentProgress()
+SILENT = Progress()
 LARGE = b"GGUF" + bytes(range(256)) * 40_000  # ten chunks of the client's
 
 

@@ -27,7 +27,7 @@ from moa_shared.models.source import (
 )
 from moa_shared.models.storage.cache import hash_file
 from moa_shared.models.storage.gguf_header import read_header
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 
 from tests.support.messages import says, steady
 from tests.support.model_places import put_into_hub, put_into_ollama
@@ -260,7 +260,7 @@ def test_how_a_file_is_stored_stands_in_its_name() -> None:
         assert storage_label(name) == label
 
 
-SILENT = SilentProgress()
+SILENT = Progress()
 Install = Callable[[int], PackagedModel]
 
 
@@ -329,7 +329,7 @@ def test_a_model_in_pieces_is_listed_before_it_is_joined(install: Install, monke
 
 def test_pieces_are_joined_once(install: Install, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     notes: list[str] = []
-    model, progress = install(3), SilentProgress()
+    model, progress = install(3), Progress()
     monkeypatch.setattr(progress, "note", notes.append)
     files = resolve_packaged("tiny", model, cache, progress)
     (path,) = files.weights

@@ -22,13 +22,13 @@ from moa_shared.models import ModelFiles, WeightReader, resolve
 from moa_shared.models import tiles as tile_file
 from moa_shared.models.storage.tensors import EMBEDDINGS
 from moa_shared.models.tiles import Place, map_tiles, pack_places, plan_places, total_bytes
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
 from tests.support.tiny_models import save_tiny_model
 
-SILENT = SilentProgress()
+SILENT = Progress()
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="packs for compiled kernels")
 
 
@@ -112,7 +112,7 @@ def pack_all(reader: WeightReader, places: list[Place]) -> dict[str, Tiles]:
     def write(at: int, piece: Bytes) -> None:
         memory[at : at + len(piece)] = piece
 
-    with SilentProgress().task("Packing") as task:
+    with Progress().task("Packing") as task:
         pack_places(reader, places, write, task)
     assert getattr(task, "done", 0) > 0
     return {place.name: place.tiles(memory) for place in places}

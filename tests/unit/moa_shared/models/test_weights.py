@@ -23,7 +23,7 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.storage.tensors import EMBEDDINGS, FINAL_NORM, HEAD, write_tensors
 from moa_shared.models.tiles import map_tiles
 from moa_shared.models.weights import layer_names, layer_places, part_names
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.integrations.mxfp4 import convert_moe_packed_tensors
@@ -153,7 +153,7 @@ import numpy as np
 from moa_kernels import Linear
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.tiles import map_tiles, tile_file
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 model, cache = Path(sys.argv[1]), Path(sys.argv[2])
 files = resolve(str(model), cache)
 """
@@ -163,7 +163,7 @@ os.truncate(model, 4096)
 reader.rows("model.embed_tokens.weight", [200])
 """
 COMPUTES = """
-tiles = map_tiles(files, cache, SilentProgress())
+tiles = map_tiles(files, cache, Progress())
 os.truncate(tile_file(files, cache), 4096)
 Linear([tiles["model.layers.1.mlp.up_proj.weight"]])(np.ones((1, 32), np.float32))
 """
@@ -331,7 +331,7 @@ def test_experts_of_gpt_oss_keep_their_codes_in_mxfp4(tmp_path: Path, cache: Pat
 @pytest.mark.parametrize("write", [saved, in_mxfp4])
 def test_a_file_of_tiles_holds_the_experts(write: Any, tmp_path: Path, cache: Path) -> None:
     files = resolve(str(write(tmp_path / "tiny", tiny_mixture("gpt-oss"))), cache)
-    tiles = map_tiles(files, cache, SilentProgress())
+    tiles = map_tiles(files, cache, Progress())
     assert {name for name in WeightReader(files).names() if ".experts." in name and name.endswith("weight")} <= set(
         tiles
     )
@@ -345,7 +345,7 @@ def test_only_what_every_row_needs_is_read_at_a_start(
     files = resolve(str(saved(tmp_path / "tiny", tiny_mixture("qwen 3 with dense layers"))), cache)
     read: list[int] = []
     monkeypatch.setattr(tile_file, "populate", lambda data: read.append(data.ctypes.data))
-    tiles = map_tiles(files, cache, SilentProgress())
+    tiles = map_tiles(files, cache, Progress())
     expected = {each.memory.ctypes.data for name, each in tiles.items() if ".experts." not in name}
     assert set(read) == expected
     assert len(expected) < len(tiles)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from moa_shared.programs.atomic import create_private, open_to_others, whole_file, write_private
 from moa_shared.programs.machine import FreeMemory, collector_paused, free_memory, life_of
-from moa_shared.programs.progress import PlainProgress, SilentProgress, TerminalProgress, make_progress
+from moa_shared.programs.progress import PlainProgress, Progress, TerminalProgress, make_progress
 
 NONE = Path("/nonexistent")
 
@@ -230,6 +230,6 @@ def test_only_a_terminal_s_user_is_asked(answer: str, monkeypatch: pytest.Monkey
     assert make_progress(stream).allows("Fetch [it]?") == (answer in ("y", "Yes"))
     assert stream.getvalue() == "Fetch [it]? [y/N] "
     monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
-    for nobody in (make_progress(stream), PlainProgress(stream), SilentProgress()):
+    for nobody in (make_progress(stream), PlainProgress(stream), Progress()):
         assert not nobody.allows("Fetch it?")
     assert stream.getvalue() == "Fetch [it]? [y/N] "

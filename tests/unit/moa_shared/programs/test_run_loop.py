@@ -13,7 +13,7 @@ from unittest.mock import Mock
 
 import pytest
 from moa_shared.programs.machine import Life
-from moa_shared.programs.progress import Progress, SilentProgress, Task
+from moa_shared.programs.progress import Progress, Task
 from moa_shared.programs.run_loop import BUSY_TIMES, look_up, looks_at, make_runner, one_family, run_reporting, turns
 
 from tests.support.programs import PATIENCE
@@ -133,7 +133,7 @@ async def test_the_result_and_the_reports_come_through() -> None:
         progress.note("done")
         return 3
 
-    progress = Mock(wraps=SilentProgress())
+    progress = Mock(wraps=Progress())
     assert await run_reporting(work, progress, "counting") == 3
     progress.note.assert_called_once_with("done")
 
@@ -142,7 +142,7 @@ async def test_cancelled_work_shows_nothing_more_and_ends_at_its_next_report() -
     began, cancelled, ended = threading.Event(), threading.Event(), threading.Event()
     shown: list[str] = []
 
-    class Watched(SilentProgress):
+    class Watched(Progress):
         @contextmanager
         def task(self, title: str, total: int | None = None, *, is_bytes: bool = False) -> Iterator[Task]:
             shown.append(title)

@@ -8,7 +8,7 @@ import huggingface_hub
 import pytest
 from moa_shared.errors import DataError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_training.data.shards import read_shard
 from moa_training.data.text import (
     RowCounts,
@@ -47,7 +47,7 @@ def test_bad_rows_are_counted_by_their_reason(tmp_path: Path, bad: str, reason: 
 
 
 def test_sources_are_files_or_all_json_lines_of_a_data_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, silent = tmp_path / "a.jsonl", SilentProgress()
+    path, silent = tmp_path / "a.jsonl", Progress()
     path.write_text("")
     assert find_sources([str(path)], silent) == [path]
     with pytest.raises(NotFoundError, match=r"There is no file .*b.jsonl"):
@@ -73,7 +73,7 @@ def test_answers_are_found_in_the_template_and_bad_rows_counted(tmp_path: Path, 
     source = tmp_path / "in.jsonl"
     source.write_text("\n".join(rows))
     for most, answers in ((64, [["w3", "<end>"], ["w5", "w6", "<end>"]]), (12, [["w3", "<end>"], ["w5"]])):
-        counts = prepare(files, [source], tmp_path / "out.jsonl.zst", most, SilentProgress())
+        counts = prepare(files, [source], tmp_path / "out.jsonl.zst", most, Progress())
         assert (counts.good, dict(counts.bad)) == (1, {"not JSON": 1, "without an answer that fits": 1})
         (row,) = read_shard(tmp_path / "out.jsonl.zst", files.tokenizer_hash, len(WORDS))
         words = [WORDS[token] for token in row.ids]

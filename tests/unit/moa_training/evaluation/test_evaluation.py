@@ -7,7 +7,7 @@ import pytest
 from moa_shared.drafter.checkpoint import save_checkpoint
 from moa_shared.errors import DataError, MismatchError, NotFoundError
 from moa_shared.models import ModelFiles
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_training.evaluation.evaluation import Measuring, evaluate
 from moa_training.report import evaluation_text
 from moa_training.settings import EvaluationOptions
@@ -42,7 +42,7 @@ def write_questions(folder: Path) -> Path:
 def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     path = save(files, tmp_path, 1)
     questions = write_questions(tmp_path / "questions")
-    content = evaluate(str(tmp_path), questions, options(files, limit=3), SilentProgress())
+    content = evaluate(str(tmp_path), questions, options(files, limit=3), Progress())
     assert content["questions"] == 6
     assert list(content["shapes"]) == ["chain of 4", "tree of 8"]
     tree = content["shapes"]["tree of 8"]
@@ -60,7 +60,7 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     table = evaluation_text(content)
     for cells in (f"{tmp_path} | 8 tokens", f"{tmp_path} | 0.9", f"{tmp_path} | no memory", "one"):
         assert f"| {cells} |" in table
-    again = evaluate(str(path), questions, options(files, limit=3), SilentProgress())
+    again = evaluate(str(path), questions, options(files, limit=3), Progress())
     assert again["shapes"]["tree of 8"]["by_category"] == tree["by_category"]
 
 
@@ -69,11 +69,11 @@ def test_results_are_checked_where_references_name_them(tmp_path: Path, files: M
     questions = write_questions(tmp_path / "questions")
     checking = replace(options(files, limit=2), task_tokens=12, standalone=0)
     with pytest.raises(DataError, match="No question has a result to check"):
-        evaluate(str(tmp_path), questions, checking, SilentProgress())
+        evaluate(str(tmp_path), questions, checking, Progress())
     rows = [{"turns": [text], "reference": [f"so\n#### {last}"]} for text, last in (("w0 w5", 57), ("w1 w5", 2))]
     (questions / "sums.jsonl").write_text("\n".join(json.dumps(row) for row in rows))  # answers end in w57 and w0
     (questions / "wrong.jsonl").write_text(json.dumps({"turns": ["w1 w20"], "final_answer": "6"}))
-    result = evaluate(str(tmp_path), questions, checking, SilentProgress())
+    result = evaluate(str(tmp_path), questions, checking, Progress())
     sums = result["task"]["0.7"]["sums"]
     assert (sums["questions"], sums["target_right"], sums["target_ended"]) == (2, 0.5, 0.0)
     assert f"| {tmp_path} | 0.7 | 0.00 |" in evaluation_text(result)
@@ -97,7 +97,7 @@ def test_what_stopped_an_evaluation_leaves_no_trace(
     ]
     questions.write_text("\n".join(json.dumps(row) for row in rows))
     chosen = replace(options(files), execution=execution, task_tokens=12, standalone=8)
-    whole = without_times(evaluate(str(tmp_path), questions, chosen, SilentProgress()))
+    whole = without_times(evaluate(str(tmp_path), questions, chosen, Progress()))
     assert [list(shape["by_category"]) for shape in whole["shapes"].values()] == [["c0", "c1", "c2"]] * 2
     assert list(whole["task"]["0.0"]) == ["c1", "c0", "c2"]
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "killed"))  # no answers from before
@@ -111,10 +111,10 @@ def test_what_stopped_an_evaluation_leaves_no_trace(
 
     monkeypatch.setattr(Measuring, "measure", killed)
     with pytest.raises(KeyboardInterrupt):
-        evaluate(str(tmp_path), questions, chosen, SilentProgress())
+        evaluate(str(tmp_path), questions, chosen, Progress())
     assert len(list((tmp_path / "killed" / "evaluations").glob("*/*.json"))) == 2
     done.clear()
-    assert without_times(evaluate(str(tmp_path), questions, chosen, SilentProgress())) == whole
+    assert without_times(evaluate(str(tmp_path), questions, chosen, Progress())) == whole
     assert len(done) == 1  # only what was missing
     assert list((tmp_path / "killed" / "evaluations").iterdir()) == []
 
@@ -124,7 +124,7 @@ def test_drafters_of_other_targets_and_missing_ones_are_refused(tmp_path: Path, 
     other = tiny_files(tmp_path / "other", tmp_path / "cache", seed=2)
     questions = write_questions(tmp_path / "questions")
     with pytest.raises(MismatchError, match="was made for another target"):
-        evaluate(str(tmp_path), questions, options(other), SilentProgress())
+        evaluate(str(tmp_path), questions, options(other), Progress())
     for name in ("default", "deep", str(tmp_path / "none.safetensors")):
         with pytest.raises(NotFoundError):
-            evaluate(name, questions, options(files), SilentProgress())
+            evaluate(name, questions, options(files), Progress())

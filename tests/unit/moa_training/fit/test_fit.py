@@ -8,7 +8,7 @@ from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.errors import CheckpointError, ConfigError, MismatchError
 from moa_shared.models import ModelFiles
 from moa_shared.models.storage.tensors import map_tensors
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_training.data.text import prepare
 from moa_training.fit.fit import TrainingRun
 from moa_training.fit.run_state import MasterWeights
@@ -26,7 +26,7 @@ Begin = Callable[..., TrainingRun]
 @pytest.fixture(scope="module")
 def shard(tmp_path_factory: pytest.TempPathFactory, files: ModelFiles) -> Path:
     folder = tmp_path_factory.mktemp("shards")
-    prepare(files, [write_conversations(folder / "in.jsonl", 60)], folder / "a.jsonl.zst", 64, SilentProgress())
+    prepare(files, [write_conversations(folder / "in.jsonl", 60)], folder / "a.jsonl.zst", 64, Progress())
     return folder / "a.jsonl.zst"
 
 
@@ -44,7 +44,7 @@ def begin(tmp_path: Path, files: ModelFiles, shard: Path) -> Begin:
             assert old in path.read_text()
             path.write_text(path.read_text().replace(old, new))
         path.write_text("".join(f'{key} = "{value}"\n' for key, value in more.items()) + path.read_text())
-        return TrainingRun(load_fit_settings(path), SilentProgress())
+        return TrainingRun(load_fit_settings(path), Progress())
 
     return begin
 
@@ -161,7 +161,7 @@ def test_a_warm_start_reads_no_text_twice(
     tmp_path: Path, files: ModelFiles, begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     few, run_packed = tmp_path / "few.jsonl.zst", Mock(wraps=Teacher.run_packed)
-    prepare(files, [write_conversations(tmp_path / "in.jsonl", 12)], few, 64, SilentProgress())
+    prepare(files, [write_conversations(tmp_path / "in.jsonl", 12)], few, 64, Progress())
     monkeypatch.setattr(Teacher, "run_packed", run_packed)
     begin(changed={REUSED: STATES[0]}, text=few)
     rows = [tuple(row) for call in run_packed.call_args_list for row in call.args[1].ids.tolist()]

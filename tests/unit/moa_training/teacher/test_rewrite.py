@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 from moa_shared.models import ModelFiles, load_target_model
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_training.data.shards import ShardWriter, TokenRow, read_shard
 from moa_training.settings import PrepareOptions
 from moa_training.teacher.teacher import noise, rewrite, write_answers
@@ -34,16 +34,16 @@ def test_every_prompt_is_answered_once_though_it_was_killed(
 
     monkeypatch.setattr(ShardWriter, "flush", killed)
     with pytest.raises(KeyboardInterrupt):
-        rewrite(files, [source], output, OPTIONS, SilentProgress())
+        rewrite(files, [source], output, OPTIONS, Progress())
     assert len(rows(output, files)) == 14
     monkeypatch.setattr(ShardWriter, "flush", real_flush)
-    counts = rewrite(files, [source], output, OPTIONS, SilentProgress())
+    counts = rewrite(files, [source], output, OPTIONS, Progress())
     written = rows(output, files)
     assert len({row.key for row in written}) == len(written) == 40 - counts.bad["with too long a prompt"]
     assert all(len(row.ids) <= 24 for row in written)
     assert {row.temperature for row in written} == {0.0, 0.8}
-    assert rewrite(files, [source], output, OPTIONS, SilentProgress()).good == len(written)
-    rewrite(files, [source], whole, OPTIONS, SilentProgress())
+    assert rewrite(files, [source], output, OPTIONS, Progress()).good == len(written)
+    rewrite(files, [source], whole, OPTIONS, Progress())
     assert output.read_bytes() == whole.read_bytes()  # the kill left no trace
 
 
@@ -51,7 +51,7 @@ def test_greedy_answers_are_those_of_one_prompt_at_a_time_and_sampled_ones_have_
     tmp_path: Path, files: ModelFiles
 ) -> None:
     source, output = write_conversations(tmp_path / "in.jsonl", 40), tmp_path / "out.jsonl.zst"
-    rewrite(files, [source], output, OPTIONS, SilentProgress(), torch.float32)
+    rewrite(files, [source], output, OPTIONS, Progress(), torch.float32)
     plain, sampled = load_target_model(files, torch.float32), list[tuple[int, ...]]()
     for row in rows(output, files):
         ((start, stop),) = row.answers
@@ -80,5 +80,5 @@ def test_a_limit_holds_over_all_pieces(tmp_path: Path, files: ModelFiles) -> Non
     source, output = write_conversations(tmp_path / "in.jsonl", 30), tmp_path / "out.jsonl.zst"
     for limit in (7, 7, 11):
         options = PrepareOptions(prompt_tokens=30, answer_tokens=4, slots=4, limit=limit)
-        counts = rewrite(files, [source], output, options, SilentProgress())
+        counts = rewrite(files, [source], output, options, Progress())
         assert counts.good == len(rows(output, files)) == limit

@@ -7,7 +7,7 @@ import pytest
 import torch
 from moa_shared.models import ModelFiles, WeightReader, load_target_model, resolve
 from moa_shared.models.network.network import Network
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore
 from moa_shared.sampling.settings import Sampling
@@ -36,7 +36,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> ModelFiles:
 def reader_of(level: str, files: ModelFiles, reused: int = 2, entries: tuple[int, ...] = ()) -> TargetReader:
     """Both ways to compute in float32."""
     if level == "torch":
-        return load_reader(files, reused, "float32", SilentProgress(), entries)
+        return load_reader(files, reused, "float32", Progress(), entries)
     return KernelReader(Network(WeightReader(files), files.config, plain=True), reused, entries)
 
 
@@ -108,7 +108,7 @@ def test_packed_conversations_do_not_see_each_other(files: ModelFiles) -> None:
 def test_the_kernels_teach_nearly_what_torch_does(files: ModelFiles) -> None:
     batch, cpu = pack([ROWS, ROWS[:1]], 12), torch.device("cpu")
     expected = load_teacher(files, 1, torch.float32, cpu).run_packed(batch)
-    got = load_teacher(files, 1, torch.float32, cpu, kernels=SilentProgress()).run_packed(batch)
+    got = load_teacher(files, 1, torch.float32, cpu, kernels=Progress()).run_packed(batch)
     inside = batch.segment >= 0
     assert got.state is not None
     assert expected.state is not None

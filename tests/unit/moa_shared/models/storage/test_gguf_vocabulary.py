@@ -6,7 +6,7 @@ from moa_shared.errors import ModelSourceError
 from moa_shared.models import load_tokenizer, resolve
 from moa_shared.models.storage.gguf_vocabulary import _SPLITS
 from moa_shared.models.tokenizer import Tokenizer
-from moa_shared.programs.progress import SilentProgress
+from moa_shared.programs.progress import Progress
 from transformers import AutoTokenizer
 from transformers.integrations.gguf.gguf_tokenizer_mapping import GGUF_PRE_TOKENIZER_SPLITS
 
@@ -65,7 +65,7 @@ def test_a_template_for_tools_comes_along(write_gguf: GgufWriter, cache: Path) -
 
 
 def test_an_unknown_dialect_is_said(write_gguf: GgufWriter, cache: Path) -> None:
-    progress = Mock(wraps=SilentProgress())
+    progress = Mock(wraps=Progress())
     resolve(str(write_gguf(pre="volapuk")), cache, progress)
     assert ["volapuk" in call.args[0] for call in progress.note.call_args_list] == [True]
 
