@@ -8,7 +8,6 @@ servers: devices fetch from them. What was counted of them lies in files beside 
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -30,6 +29,7 @@ from moa_shared.drafting.estimates import Confidence, TokenOrigin
 from moa_shared.drafting.guesses import LONGEST_CONTEXT, NgramTable
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, ModelSourceError, NotFoundError
 from moa_shared.models.network.network import Weights
+from moa_shared.models.storage.cache import is_disk_full
 from moa_shared.models.storage.tensors import FileTensor, map_tensors, read_metadata, write_tensors
 from moa_shared.plain_text import parse_json
 from moa_shared.programs.atomic import whole_file
@@ -149,25 +149,22 @@ def save_checkpoint(
 def _check(
     path: Path, config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]], absent: tuple[str, ...] = ()
 ) -> None:
-    if fault := _fault(config, tensors, absent):
+    def faults() -> Iterator[str]:
+        shapes = {name: shape for name, shape in config.shapes().items() if not name.startswith(absent)}
+        for name, shape in shapes.items():
+            if name not in tensors:
+                yield f"lacks the tensor {name}"
+            elif (tensor := tensors[name]).shape != shape:
+                yield f"holds {name} of the shape {tensor.shape}, expected {shape}"
+            elif name == DRAFT_IDS:
+                if tensor.dtype != np.int32 or int(tensor.min()) < 0 or int(tensor.max()) >= config.vocab_size:
+                    yield "has draft ids outside the vocabulary"
+            elif not is_finite(tensor):
+                yield f"holds {name} with values that are not numbers"
+        yield from (f"holds an unknown tensor {extra}" for extra in sorted(set(tensors) - set(shapes)))
+
+    if fault := next(faults(), ""):
         raise CheckpointError(f"The drafter checkpoint {path} {fault}.")
-
-
-def _fault(config: DrafterConfig, tensors: Mapping[str, npt.NDArray[Any]], absent: tuple[str, ...]) -> str:
-    shapes = {name: shape for name, shape in config.shapes().items() if not name.startswith(absent)}
-    for name, shape in shapes.items():
-        if name not in tensors:
-            return f"lacks the tensor {name}"
-        tensor = tensors[name]
-        if tensor.shape != shape:
-            return f"holds {name} of the shape {tensor.shape}, expected {shape}"
-        if name == DRAFT_IDS:
-            if tensor.dtype != np.int32 or int(tensor.min()) < 0 or int(tensor.max()) >= config.vocab_size:
-                return "has draft ids outside the vocabulary"
-        elif not is_finite(tensor):
-            return f"holds {name} with values that are not numbers"
-    extra = sorted(set(tensors) - set(shapes))
-    return f"holds an unknown tensor {extra[0]}" if extra else ""
 
 
 def is_finite(tensor: npt.NDArray[Any]) -> bool:
@@ -202,7 +199,7 @@ def whole_checkpoint(path: Path, what: str) -> Iterator[Path]:
             yield partial
     except OSError as error:
         message = f"The {what} {path} cannot be written ({error})."
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        if is_disk_full(error):
             raise DiskFullError(message) from None
         raise CheckpointError(message, hint="Choose a folder that can be written.") from None
 
@@ -263,17 +260,10 @@ def shipped_drafter(target_fingerprint: str, name: str = DEFAULT_DRAFTER, folder
 
     `target_fingerprint`: hexadecimal, of moa_shared.models.ModelFiles; `folder`: holds a folder for each drafter.
     """
-    if folder is None and (folder := drafters_folder()) is None:
-        if find_ngrams(target_fingerprint) is None:
-            return None
+    if folder is None and drafters_folder() is None and find_ngrams(target_fingerprint) is not None:
         hint = f"Install them: {install_drafters()}."
         raise ConfigError("The drafters of the default model are not installed.", hint=hint)
-    for path in sorted(folder.glob(f"*/{DRAFTER_FILE}")):
-        if path.parent.name.endswith(f"-{DEEP_DRAFTER}") != (name == DEEP_DRAFTER):
-            continue
-        if parse_json(read_metadata(path).get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
-            return path
-    return None
+    return installed_drafters(target_fingerprint, folder).get(name)
 
 
 def require_shipped(target_fingerprint: str, target_id: str, name: str, *, hint: str) -> Path:
@@ -283,11 +273,13 @@ def require_shipped(target_fingerprint: str, target_id: str, name: str, *, hint:
     return path
 
 
-def installed_drafters(target_fingerprint: str) -> dict[str, Path]:
+def installed_drafters(target_fingerprint: str, folder: Path | None = None) -> dict[str, Path]:
     """The checkpoints made for a target by name; empty where the distribution is not installed, as on most devices."""
-    if drafters_folder() is None:
-        return {}
-    return {name: path for name in SHIPPED_DRAFTERS if (path := shipped_drafter(target_fingerprint, name)) is not None}
+    folder, found = folder or drafters_folder(), dict[str, Path]()
+    for path in sorted(folder.glob(f"*/{DRAFTER_FILE}")) if folder is not None else ():
+        if parse_json(read_metadata(path).get(CONFIG_KEY, "{}")).get("target_fingerprint") == target_fingerprint:
+            found.setdefault(DEEP_DRAFTER if path.parent.name.endswith(f"-{DEEP_DRAFTER}") else DEFAULT_DRAFTER, path)
+    return found
 
 
 def find_ngrams(target_fingerprint: str, drafter: Path | None = None, folder: Path | None = None) -> Path | None:

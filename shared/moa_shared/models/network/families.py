@@ -68,7 +68,7 @@ class Family:
     needed: tuple[str, ...] = ()  # tensors of a layer that other families may lack
     mixture: Mixture | None = None  # of its layers, or of those that the configuration names
     value_norm: bool = False  # values are normed head by head, without weights
-    layers_differ: bool = False  # in heads, width of the MLP, and whose keys they read (`network/layer_sizes.py`)
+    layers_differ: bool = False  # in heads, width of the MLP, and whose keys they read
     score_scale: float = 0.0  # of attention; 0: as the configuration says, else one over the root of a head's size
     torch: bool = False  # float32 and bf16 compute it: its layers are transformers' own, over attention in pages
     gguf: Gguf | None = None  # None: it is not read from GGUF files
