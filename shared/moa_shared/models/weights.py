@@ -268,14 +268,10 @@ Precision = Literal["packed", "bf16"]
 TEXT_FILES = ("config.json", GENERATION_CONFIG, *TOKENIZER_FILES)
 
 
-def part_names(files: ModelFiles, last_layers: int = 0) -> list[str]:
-    """The tensors that a client reads: embeddings, final norm, head and the last N decoder layers."""
-    layers = layer_places(files, int(files.config["num_hidden_layers"]) - last_layers)
-    return [name for name in layers if name != HEAD] + [HEAD]
-
-
 def layer_names(files: ModelFiles, count: int) -> list[str]:
-    return [name for name in part_names(files, count) if name not in (EMBEDDINGS, HEAD)]
+    """The tensors of the last decoder layers, and the final norm: with embeddings and head, what a client reads."""
+    layers = layer_places(files, int(files.config["num_hidden_layers"]) - count)
+    return [name for name in layers if name not in (EMBEDDINGS, HEAD)]
 
 
 def layer_places(files: ModelFiles, first: int = 0) -> dict[str, str]:

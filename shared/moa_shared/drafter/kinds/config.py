@@ -311,22 +311,17 @@ def _check_types(config: DrafterConfig) -> None:
     for entry in dataclasses.fields(config):
         value, least = getattr(config, entry.name), int(entry.default != 0)
         most = MOST_LAYERS if entry.name in ("target_layers", "reused_layers", "own_layers") else 1 << 31
-        match entry.type:
-            case "int":
-                right = type(value) is int and least <= value <= most
-                wanted = f"a whole number from {least} to {most}"
-            case "bool":
-                right, wanted = isinstance(value, bool), "true or false"
-            case "str":
-                right, wanted = isinstance(value, str), "text"
-            case "float":
-                right, wanted = is_positive(value), "a positive number"
-            case "tuple[int, ...]":
-                right = isinstance(value, tuple) and all(type(each) is int for each in value)
-                wanted = "a list of whole numbers"
-            case _:
-                right = isinstance(value, dict) and is_positive(value.get("rope_theta"))
-                wanted = "an object with a positive rope_theta"
+        right, wanted = {
+            "int": (type(value) is int and least <= value <= most, f"a whole number from {least} to {most}"),
+            "bool": (isinstance(value, bool), "true or false"),
+            "str": (isinstance(value, str), "text"),
+            "float": (is_positive(value), "a positive number"),
+            "tuple[int, ...]": (isinstance(value, tuple) and {*map(type, value)} <= {int}, "a list of whole numbers"),
+            "dict[str, Any]": (
+                isinstance(value, dict) and is_positive(value.get("rope_theta")),
+                "an object with a positive rope_theta",
+            ),
+        }[str(entry.type)]
         if not right:
             _refuse(f"{entry.name} is {plain_line(repr(value), 80)}, expected {wanted}")
 

@@ -187,15 +187,12 @@ class _Parser:
         (kind,) = self._take("I")
         if kind == _ARRAY:
             return self._array()
-        return self._string() if kind == _STRING else self._take(self._code(kind))[0]
+        return self._string() if kind == _STRING else self._scalars(kind, 1)[0]
 
     def _array(self) -> list[object] | None:
         kind, count = self._take("IQ")
         if kind != _STRING:
-            code = self._code(kind)
-            if count * struct.calcsize(code) > len(self._data) - self._at:
-                raise ValueError(f"an array of {count} values")
-            values = self._take(f"{count}{code}")
+            values = self._scalars(kind, count)
             return list(values) if self._arrays or count <= 1024 else None  # one for each layer, say
         if self._arrays:
             return [self._string() for _ in range(count)]
@@ -205,10 +202,10 @@ class _Parser:
         self._at = at
         return None
 
-    def _code(self, kind: int) -> str:
+    def _scalars(self, kind: int, count: int) -> tuple[int, ...]:
         if kind not in _SCALARS:
             raise ValueError(f"a value of type {kind}")
-        return _SCALARS[kind]
+        return self._take(f"{count}{_SCALARS[kind]}")
 
     def _string(self) -> str:
         (length,) = self._take("Q")

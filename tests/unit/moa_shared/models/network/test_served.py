@@ -19,7 +19,7 @@ from moa_shared.models.network.plan import cached_heads, kv_width
 from moa_shared.models.network.served import check_family
 from moa_shared.models.storage.tensors import LAYER_EMBEDDINGS
 from moa_shared.models.tiles import plan_places
-from moa_shared.models.weights import part_names
+from moa_shared.models.weights import layer_places
 from safetensors.numpy import load_file, save_file
 
 from tests.support.families import tiny_dense, tiny_mixture
@@ -161,4 +161,4 @@ def test_the_text_part_of_a_model_that_sees_is_served(tmp_path: Path) -> None:
     ours, theirs = (target.forward(target.new_cache(), TEXT).logits for target in (got, expected))
     assert ours.tobytes() == theirs.tobytes()
     assert LAYER_EMBEDDINGS not in {place.name for place in plan_places(reader)}
-    assert LAYER_EMBEDDINGS not in part_names(files)
+    assert LAYER_EMBEDDINGS not in layer_places(files)
