@@ -20,7 +20,7 @@ TEMPLATE = (
 
 def save_tiny_target(folder: Path, seed: int = 1, words: Sequence[str] = WORDS) -> Path:
     """Of sizes that the kernels take, which compute its drafters many times as fast as numpy does."""
-    sizes = {"vocab_size": len(words), "num_hidden_layers": 4, "max_position_embeddings": 512}
+    sizes: dict[str, Any] = {"vocab_size": len(words), "num_hidden_layers": 4, "max_position_embeddings": 512}
     tiny_model(seed=seed, eos_token_id=4, spread=0.2, **sizes).save(folder)
     save_tokenizer(folder, words, end=4, template=TEMPLATE)
     return folder
