@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from hypothesis import strategies as st
-from jinja2 import TemplateError
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update
 from moa_client.conversation.events import (
     AnswerEvent,
@@ -109,9 +108,6 @@ class PlainTokenizer:
 
     chat_template = "plain"
 
-    def __init__(self, *, takes_system: bool = True) -> None:
-        self._takes_system = takes_system
-
     def with_tools(self) -> PlainTokenizer:
         return self
 
@@ -127,6 +123,4 @@ class PlainTokenizer:
     def apply_chat_template(
         self, messages: Sequence[dict[str, str]], *, add_generation_prompt: bool, arguments: Mapping[str, Any] | None
     ) -> str:
-        if messages[0]["role"] == "system" and not self._takes_system:
-            raise TemplateError("System role not supported")
         return "".join(f"[{message['role']}]{message['content']}" for message in messages)

@@ -23,8 +23,8 @@ class Clock:
 class TouchedTokens(Sequence[int]):
     """A repeated field of the same token: NumPy takes it as a whole, and everything else is counted in `touched`."""
 
-    def __init__(self, count: int, token: int = 1) -> None:
-        self._values = np.full(count, token, dtype=np.uint32)
+    def __init__(self, count: int) -> None:
+        self._values = np.ones(count, dtype=np.uint32)
         self.touched = 0
 
     def __len__(self) -> int:

@@ -44,7 +44,6 @@ _CLOSED = (
     "{%- if enable_thinking is defined and enable_thinking is false %}{{- '<think>\\n\\n</think>\\n\\n' }}{%- endif %}"
 )
 QWEN = f"{_TURNS}{_CLOSED}{{%- endif %}}"  # the model itself opens reasoning
-QWEN_THINKING = f"{_TURNS}{{{{- '<think>\\n' }}}}{{%- endif %}}"  # always
 DEEPSEEK = f"{{% if not thinking is defined %}}{{% set thinking = false %}}{{% endif %}}{_TURNS}"
 DEEPSEEK += "{%- if thinking %}{{- '<think>' }}{%- else %}{{- '</think>' }}{%- endif %}{%- endif %}"
 GPT_OSS = """{%- if reasoning_effort is not defined %}{%- set reasoning_effort = "medium" %}{%- endif %}
