@@ -20,7 +20,8 @@ from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, load_target_model
 from moa_shared.models.network.families import EARLIEST
-from moa_shared.models.network.served import check_torch, torch_plan
+from moa_shared.models.network.plan import plan_of
+from moa_shared.models.network.served import check_torch
 from moa_shared.programs.entry import install_extra
 from moa_shared.programs.machine import free_memory
 from moa_shared.programs.progress import Progress
@@ -90,8 +91,7 @@ class TorchTarget(Target):
         parts = cast(Any, model)  # transformers' classes share these names but no type that has them
         self._norm: nn.Module = parts.model.norm
         self._head: nn.Module = parts.lm_head
-        plan = torch_plan(config.to_dict())
-        self._logits_scale, self._logits_cap = plan.logits_scale, plan.logits_cap
+        self._plan = plan = plan_of(config.to_dict())
         heads, hidden, layers = int(config.num_attention_heads), int(config.hidden_size), len(parts.model.layers)
         super().__init__(int(config.vocab_size), hidden, layers, int(config.max_position_embeddings), context_length)
         kv_heads = int(config.num_key_value_heads) // shares
@@ -139,10 +139,10 @@ class TorchTarget(Target):
             last, entering = self._forward.run(batch, run.layers)
             normed = self._norm(last[torch.tensor(run.chosen, dtype=torch.long, device=self.device)])
             logits = self._head(normed)
-            if self._logits_scale != 1:
-                logits = logits * self._logits_scale
-            if self._logits_cap:
-                logits = self._logits_cap * torch.tanh(logits / self._logits_cap)
+            if self._plan.logits_scale != 1:
+                logits = logits * self._plan.logits_scale
+            if cap := self._plan.logits_cap:
+                logits = cap * torch.tanh(logits / cap)
             # The next forward overwrites the states of a graph.
             states = {layer: as_array(state.clone()) for layer, state in entering.items()}
             return as_array(logits), as_array(normed), states
@@ -302,7 +302,7 @@ def load_torch_target(
     torch.backends.cuda.matmul.allow_bf16_reduced_precision_reduction = False
     config = model.config
     head_dim = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
-    attends = choose_attention(model.dtype, head_dim, AttentionShape.of(torch_plan(config.to_dict())))
+    attends = choose_attention(model.dtype, head_dim, AttentionShape.of(plan_of(config.to_dict())))
     record = cuda_graphs() if attends.has_graphs else None
     target = make(model, context_length, kv_bytes=kv_bytes, attends=attends, fills=True, record=record)
     if group is None or group.rank.number == 0:  # followers run these as they come

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from moa_kernels import Heads, KernelError, Rotary, StackShape, cap
 from moa_kernels.blocks import Rows
-from moa_kernels.transformer.layer import CLAMPED_SWIGLU, GELU_TANH, SILU
 
 from moa_shared.models.network.families import FAMILIES, Family, Mixture
 from moa_shared.models.storage.gguf_keys import FULL, SLIDING, Config
@@ -136,7 +135,6 @@ def count_key(config: Config) -> str:
     return next((key for key in ("num_experts", "num_local_experts") if config.get(key) is not None), "num_experts")
 
 
-_ACTIVATIONS = {"silu": SILU, "gelu_pytorch_tanh": GELU_TANH}
 Kind = tuple[str, int]  # of a layer's angles: whether it sees a window, and the numbers of a head
 
 
@@ -208,12 +206,6 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
 
 def _shape(config: Mapping[str, Any], family: Family, embedding: int) -> StackShape:
     heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
-    given = config.get("hidden_activation") or config.get("hidden_act")
-    activation = family.activation if given is None else _ACTIVATIONS.get(str(given))
-    if activation == SILU and family.activation == CLAMPED_SWIGLU:
-        activation = CLAMPED_SWIGLU  # which gpt-oss's config.json calls silu
-    if activation != family.activation:
-        raise KernelError(f"The activation {given!r} is not computed by the kernels.")
     if "rms_norm_eps" not in config:
         raise KernelError("The configuration does not set rms_norm_eps.")
     scale = float(config.get("attention_multiplier", 0.0))
@@ -228,7 +220,7 @@ def _shape(config: Mapping[str, Any], family: Family, embedding: int) -> StackSh
         kv_heads=int(config.get("num_key_value_heads") or heads),
         head_dim=int(config.get("head_dim") or hidden // heads),
         eps=float(config["rms_norm_eps"]),
-        activation=activation,
+        activation=family.activation,
         score_scale=scale,
         score_cap=float(config.get("attn_logit_softcapping", 0.0)),
         qkv_clip=float(config.get("clip_qkv", 0.0)) if config.get("model_type") == "olmoe" else 0.0,

@@ -12,13 +12,12 @@ from importlib.util import find_spec
 import numpy as np
 from moa_kernels import KernelError
 from moa_kernels.bindings import LANES
-from moa_kernels.transformer.layer import MOST_EXPERTS
+from moa_kernels.transformer.layer import GELU_TANH, MOST_EXPERTS
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.families import EARLIEST, FAMILIES, Family
 from moa_shared.models.network.plan import (
     EMBEDDING,
-    Plan,
     count_key,
     embedding_width,
     is_on,
@@ -38,10 +37,6 @@ _OPTIONAL_SIZES = (  # absent or null where others say it
 )
 _QWENS = ("qwen2", "qwen3", "qwen3_moe")  # whose windows are used only where use_sliding_window says so
 _KERNELS = 2 * LANES  # what sizes must be multiples of
-_TORCH_ACTIVATIONS = (
-    *("silu", "swish", "gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2"),
-)
-_ANY_ACTIVATION = {"hidden_act": None, "hidden_activation": None}
 _ANOTHER = "Choose another model: `moa-server models` shows which are served."
 
 
@@ -84,6 +79,9 @@ def _mistake(config: Config, family: Family) -> str | None:
         return "layers with a sliding window, which its family does not have or it does not use"
     if config.get("use_bidirectional_attention") not in (None, False, "vision"):  # of texts, that is none
         return "bidirectional attention, which writes no text"
+    wanted = "gelu_pytorch_tanh" if family.activation == GELU_TANH else "silu"
+    if (given := config.get("hidden_activation") or config.get("hidden_act") or wanted) != wanted:
+        return f"the activation {given!r}"
     for key, value in config.items():
         if isinstance(value, float) and not math.isfinite(value):
             return f"{key} = {value}"
@@ -92,7 +90,7 @@ def _mistake(config: Config, family: Family) -> str | None:
     if wrong := _mistake_in_mixture(config, family) or _mistake_in_sizes(config, family):
         return wrong
     with suppress(KernelError), np.errstate(divide="raise", over="raise", invalid="raise"):
-        plan_of({**config, **_ANY_ACTIVATION})
+        plan_of(config)
     return None
 
 
@@ -182,17 +180,9 @@ def check_torch(config: Config, name: str) -> None:
             what = f"{name} uses 'longrope' rotary scaling, which the torch levels choose again as a text grows"
             raise ModelSourceError(f"{what}.", hint="Give --execution int8.")
     try:
-        torch_plan(config)
+        plan_of(config)
     except KernelError as error:
         raise ModelSourceError(f"{name} cannot be computed: {error}", hint=_ANOTHER) from error
-
-
-def torch_plan(config: Config) -> Plan:
-    """The plan of a model that torch computes, which has more activations than the kernels."""
-    given = config.get("hidden_activation") or config.get("hidden_act")
-    if given is not None and given not in _TORCH_ACTIVATIONS:
-        raise KernelError(f"The activation {given!r} is not known.")
-    return plan_of({**config, **_ANY_ACTIVATION})
 
 
 def is_for_torch(config: Config) -> bool:

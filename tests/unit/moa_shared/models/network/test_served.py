@@ -73,6 +73,7 @@ QWEN_2, SMOLLM, MIXTURE = (
         (SMOLLM, {"no_rope_layers": [1, 1]}, "values that make no sense"),
         (SMOLLM, {"no_rope_layer_interval": 0}, "no_rope_layer_interval = 0"),
         (SMOLLM, {"use_bidirectional_attention": True}, "bidirectional attention"),
+        (SMOLLM, {"hidden_act": "gelu"}, "the activation 'gelu', which moa"),
         (MIXTURE, {"num_experts": 0}, "num_experts = 0, expected a whole number from 1"),
         (MIXTURE, {"decoder_sparse_step": 0}, "decoder_sparse_step = 0, expected a"),
         (MIXTURE, {"mlp_only_layers": 3}, "values that make no sense (argument of type"),
