@@ -154,10 +154,7 @@ def longest_path(tree: DraftTree, chosen_root: int, chosen: Sequence[int]) -> tu
     With coupled sampling the target's choice after each node (`chosen`) is one token, so verification is a walk along
     equal tokens (Daliri et al., arXiv 2408.07978), for greedy and for sampled text alike.
     """
-    path: list[int] = []
-    if not tree.tokens:
-        return path, chosen_root
-    node, token = ROOT, chosen_root
+    path, node, token = list[int](), ROOT, chosen_root
     while (child := tree.child_with(node, token)) is not None:
         path.append(child)
         node, token = child, chosen[child]

@@ -20,7 +20,7 @@ from moa_shared.constraints.compiler import DraftForm
 from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.drafting.estimates import Confidence, chance_of
 from moa_shared.drafting.growing import CHAIN, ConversationDraft, Growth, GrowthShape
-from moa_shared.drafting.guesses import LOOKUP_LONGEST, SHORTEST_STANDALONE, TextGuesser, chance_of_copy
+from moa_shared.drafting.guesses import LOOKUP_LONGEST, SHORTEST_STANDALONE, TextGuesser
 from moa_shared.programs.machine import ms_since
 from moa_shared.sampling.settings import Constraint, Sampling
 from moa_shared.tree import ROOT, DraftTree
@@ -186,8 +186,8 @@ class LookupDrafter:
         return Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)))
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
-        position, size = self._text.matched(_newest_path(draft), 1)
-        return (self._text.tokens[position], chance_of_copy(size)) if size else None
+        copied = self._text.copied(_newest_path(draft), 1)
+        return (copied[0], math.exp(copied[1])) if copied is not None else None
 
 
 def _newest_path(draft: DraftTree) -> list[int]:

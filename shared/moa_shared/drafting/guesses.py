@@ -34,16 +34,9 @@ _PRIOR = (0.23, 0.53, 0.63, 0.70, 0.76, 0.85)
 _PRIOR_WEIGHT = 16.0
 # A node costs the server 1 ms of 49 and some bytes, and saves a plain step if it survives.
 LEAST_SURVIVAL = 0.02
-LEAST_LOG_SURVIVAL = math.log(LEAST_SURVIVAL)
 LOOKUP_LONGEST = 3  # tokens that must agree, tried from the longest, in look-up's first description
 SHORTEST = 2  # a single token that occurred before says too little
 SHORTEST_STANDALONE = 4  # in standalone text, where a wrong token spoils all that follows and not one node (ADR 27)
-
-
-def chance_of_copy(size: int) -> float:
-    """The chance that the token after a run of `size` tokens is what followed it before, in any conversation."""
-    return _PRIOR[min(size, len(_PRIOR)) - 1]
-
 
 LONGEST_CONTEXT = 3  # tokens
 NO_TOKEN = -1  # fills the front of shorter contexts
@@ -285,7 +278,7 @@ class GuessTree:
         """Adds what the text suggests after a node, and after that, likeliest first, as far as it is likely enough."""
         if (self.guesser is None and self.form is None) or node.looked:
             return
-        least = self.root.score + max(floor, LEAST_LOG_SURVIVAL)
+        least = self.root.score + max(floor, math.log(LEAST_SURVIVAL))
         order = count()
         below = [(-node.score, next(order), node)]
         for _ in range(MOST_PLACES):

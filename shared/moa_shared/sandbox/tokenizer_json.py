@@ -235,15 +235,11 @@ def spell_bytes(text: str) -> str:
     return text.encode().decode("latin-1").translate(_SPELLED)
 
 
-def byte_of(piece: str) -> int | None:
-    """The byte that a token stands for in a vocabulary that spells words in letters; None: it is no such token."""
-    return int(found[1], 16) if (found := re.fullmatch(r"<0x([0-9A-F]{2})>", piece)) is not None else None
-
-
 def token_bytes(piece: str, text: str) -> bytes:
     """What a token adds to a text, in UTF-8; `piece`: as its vocabulary has it, `text`: as it is decoded by itself."""
-    if (byte := byte_of(piece)) is not None and text != piece:
-        return bytes([byte])
+    found = re.fullmatch(r"<0x([0-9A-F]{2})>", piece)  # a byte, where words are spelled in letters
+    if found is not None and text != piece:
+        return bytes.fromhex(found[1])
     if INCOMPLETE in text and all(character in BYTE_LEVEL for character in piece):
         return bytes(BYTE_LEVEL[character] for character in piece)
     if piece.startswith(SPACE) and not text.startswith(" "):

@@ -7,7 +7,6 @@ only on the text; the noise by which it was sampled is that by which drafts are 
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from moa_shared.drafter.companion import Companion
 from moa_shared.drafting.drafts import ConversationDrafter, Drafter, TreeShape, draft_chain, draft_tree
 from moa_shared.drafting.estimates import TokenConfidence, TokenOrigin, WrittenToken
 from moa_shared.drafting.growing import CHAIN, ConversationDraft
-from moa_shared.drafting.guesses import LOOKUP_LONGEST, TextGuesser, chance_of_copy
+from moa_shared.drafting.guesses import LOOKUP_LONGEST, TextGuesser
 from moa_shared.models.network.network import Weights
 from moa_shared.protocol.messages import Plane, ThinMemory
 from moa_shared.sampling.settings import Sampling
@@ -296,10 +295,8 @@ class LookupSubject(_Subject):
         runs = []
 
         def following(written: Sequence[int]) -> WrittenToken | None:
-            position, size = text.matched(written)
-            if not size:
-                return None
-            return WrittenToken(text.tokens[position], math.log(chance_of_copy(size)), TokenOrigin.COPY)
+            copied = text.copied(written, 1)
+            return WrittenToken(*copied, TokenOrigin.COPY) if copied is not None else None
 
         for cut in cuts:
             text.extend(answer[len(text.tokens) - len(prompt) : cut])
