@@ -37,7 +37,8 @@ def hugging_face_name(name: str, family: str = "llama") -> str | None:
     if match is None:
         return None
     layer, whole, stem, kind = match.groups()
-    other = _gguf(family).renamed.get(whole)
+    gguf = cast(Gguf, FAMILIES[family].gguf)  # others were refused when the header was read
+    other = gguf.renamed.get(whole)
     if layer is None:
         return _OUTSIDE.get(whole) or (other if other and other.startswith("model.") else None)
     if other is not None:
@@ -47,10 +48,6 @@ def hugging_face_name(name: str, family: str = "llama") -> str | None:
     return None if module is None else f"model.layers.{int(layer)}.{module}.{kind}"
 
 
-def _gguf(family: str) -> Gguf:
-    return cast(Gguf, FAMILIES[family].gguf)  # others were refused when the header was read
-
-
 @cache
 def _modules(family: str) -> dict[str, str | None]:
     row = FAMILIES[family]
@@ -58,7 +55,7 @@ def _modules(family: str) -> dict[str, str | None]:
     if row.mixture is not None:
         beside = row.mixture.beside
         found = {stem: module for stem, module in found.items() if beside or not stem.startswith("ffn_")} | _EXPERTS
-    if _gguf(family).head_norms:
+    if row.gguf is not None and row.gguf.head_norms:
         found |= {f"attn_{each}_norm": f"self_attn.{each}_norm" for each in "qk"}
     return found | {
         "attn_norm": norms.attention,

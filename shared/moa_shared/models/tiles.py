@@ -69,7 +69,7 @@ def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] 
         try:
             at += -(-place.nbytes // PAGE) * PAGE
         except KernelError as error:
-            raise _named(name, error) from error
+            raise KernelError(f"{name.removesuffix('.weight')}: {error}") from error
         places.append(place)
     return places
 
@@ -89,7 +89,7 @@ def pack_places(reader: WeightReader, places: list[Place], write: WritePiece, ta
             _pack_piece(reader, place, tiles, into)
         except KernelError as error:
             reader.array(place.name)  # says more of numbers that are not finite
-            raise _named(place.name, error) from error
+            raise KernelError(f"{place.name.removesuffix('.weight')}: {error}") from error
         write(place.start + tiles.start * size, into)
         return reader.stored_bytes(place.name) * len(tiles) // tile_count(place.outputs)
 
@@ -124,10 +124,6 @@ def _pack_piece(reader: WeightReader, place: Place, tiles: range, into: Bytes) -
         return
     rows = reader.rows(place.name, np.arange(tiles.start * LANES, min(tiles.stop * LANES, place.outputs)))
     pack(place.kind, rows.view(np.uint8), len(rows), place.inputs, into, stored="f32")
-
-
-def _named(name: str, error: KernelError) -> KernelError:
-    return KernelError(f"{name.removesuffix('.weight')}: {error}")
 
 
 _MAGIC = b"moatiles"

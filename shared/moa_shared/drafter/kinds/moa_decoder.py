@@ -94,9 +94,12 @@ class ReusedLayers:
         if self._first > 0 and {0, self._first - 1} <= states.keys() and all(at in states for at in range(self._first)):
             self._first = self._verified = 0
         elif not held:
-            start = self._newest_run(most)
+            # the newest run of states, which may end before `most` when drafting on old memory
+            start = max((position for position in states if position < most), default=None)
             if start is None:
                 return
+            while start - 1 in states:
+                start -= 1
             self._first = self._verified = start
         stop = self._verified
         while stop < most and stop in states:
@@ -120,13 +123,6 @@ class ReusedLayers:
             self._cache.move_last(kept, slot - start)
         else:
             self._cache.keep_behind(slot, range(start - slot, start - slot + kept))
-
-    def _newest_run(self, most: int) -> int | None:
-        """First position of the newest run of states, which may end before `most` when drafting on old memory."""
-        position = max((held for held in self._states if held < most), default=None)
-        while position is not None and position - 1 in self._states:
-            position -= 1
-        return position
 
     def _segment_of(self, positions: range) -> Segment:
         return Segment.chain(self._cache, len(positions), positions.start, slot=positions.start - self._first)

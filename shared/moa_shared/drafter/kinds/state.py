@@ -179,30 +179,22 @@ class DraftNodes:
         Gives the nodes that the tokens follow, and former numbers of those below the last token, now numbered 0, 1,
         ...; None where the tokens have left the nodes, of which none is kept then.
         """
-        path = self._walk(tokens)
-        if len(path) < len(tokens):
-            self.clear()
-            return path, None
+        path: list[int] = []
+        for token in tokens:
+            node = path[-1] if path else ROOT
+            below = (at for at in range(node + 1, len(self)) if self.parents[at] == node)
+            child = next((at for at in below if self.tokens[at] == token), None)
+            if child is None:
+                self.clear()
+                return tuple(path), None
+            path.append(child)
         if not path:
             return (), tuple(range(len(self)))
         kept, parents = subtree(self.parents, path[-1])
         tokens = [self.tokens[node] for node in kept]
         self.clear()
         self.add(tokens, parents)
-        return path, tuple(kept)
-
-    def _walk(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        path: list[int] = []
-        node = ROOT
-        for token in tokens:
-            child = next(
-                (at for at in range(node + 1, len(self)) if self.parents[at] == node and self.tokens[at] == token), None
-            )
-            if child is None:
-                break
-            path.append(child)
-            node = child
-        return tuple(path)
+        return tuple(path), tuple(kept)
 
 
 def batches(start: int, stop: int) -> Iterator[range]:

@@ -189,7 +189,15 @@ class TargetParts:
         self._heads: dict[tuple[bytes, Arithmetic], Linear] = {}
 
     def layers(self, numbers: Iterable[int], arithmetic: Arithmetic) -> list[Layer]:
-        return [self._layer(number, arithmetic) for number in numbers]
+        weights, plan, layers = self._weights(arithmetic), self.plan, []
+        for number in numbers:
+            if (key := (number, arithmetic)) not in self._layers:
+                if plan is not None and (reason := plan.why_not_alone(number)):
+                    raise KernelError(f"A device does not run the last layers of this target: {reason}.")
+                form: dict[str, Any] = {} if plan is None else {"family": plan.family, "plan": plan.layers[number]}
+                self._layers[key] = read_layer(weights, f"model.layers.{number}", arithmetic.linear, **form)
+            layers.append(self._layers[key])
+        return layers
 
     def head(self, ids: npt.NDArray[np.int64] | None, arithmetic: Arithmetic) -> Linear:
         """The output weights of these tokens; None: of all."""
@@ -197,16 +205,6 @@ class TargetParts:
         if key not in self._heads:
             self._heads[key] = read_head(self._weights(arithmetic), ids, arithmetic)
         return self._heads[key]
-
-    def _layer(self, number: int, arithmetic: Arithmetic) -> Layer:
-        key, plan = (number, arithmetic), self.plan
-        if key not in self._layers:
-            if plan is not None and (reason := plan.why_not_alone(number)):
-                raise KernelError(f"A device does not run the last layers of this target: {reason}.")
-            form: dict[str, Any] = {} if plan is None else {"family": plan.family, "plan": plan.layers[number]}
-            weights, prefix = self._weights(arithmetic), f"model.layers.{number}"
-            self._layers[key] = read_layer(weights, prefix, arithmetic.linear, **form)
-        return self._layers[key]
 
     def _weights(self, arithmetic: Arithmetic) -> Weights:
         return self._packed if arithmetic.takes_tiles else self._target
