@@ -114,7 +114,6 @@ class MoaDrafter:
         self.reads_memory = reads_memory
         self._confidence = confidence
         self._forms = ConversationForms(forms) if forms is not None else None
-        self._guesser = guesser
         self._draft = ConversationDraft(new_state, shape, guesser)
         self._rows_stop = 0  # after the newest memory row that has come
         self._has_states = False
@@ -145,8 +144,8 @@ class MoaDrafter:
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         self._follow_form(sampling)
         is_blind = self._is_blind
-        if is_blind and self._guesser is not None:
-            copied = self._guesser.copied(_newest_path(draft), SHORTEST_STANDALONE)
+        if is_blind and (guesser := self._draft.tree.guesser) is not None:
+            copied = guesser.copied(_newest_path(draft), SHORTEST_STANDALONE)
             if copied is not None:
                 return copied[0], math.exp(copied[1])
         written = self._draft.write(draft, sampling)
@@ -183,7 +182,8 @@ class LookupDrafter:
         """Does nothing: it needs no memory."""
 
     def grow(self, draft: DraftTree, sampling: Sampling) -> Growth:
-        return Growth.chain(draft, self._text.continuation(self._length, _newest_path(draft)))
+        tokens, newest = self._text.continuation(self._length, _newest_path(draft)), len(draft) - 1
+        return Growth(tuple(tokens), tuple(range(newest, newest + len(tokens))))
 
     def write(self, draft: DraftTree, sampling: Sampling) -> tuple[int, float] | None:
         copied = self._text.copied(_newest_path(draft), 1)

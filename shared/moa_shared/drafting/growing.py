@@ -34,11 +34,6 @@ class Growth:
     tokens: tuple[int, ...] = ()
     parents: tuple[int, ...] = ()  # nodes of the draft (-1: the newest committed token), and after these the new ones
 
-    @classmethod
-    def chain(cls, draft: DraftTree, tokens: Sequence[int]) -> Growth:
-        newest = len(draft) - 1
-        return cls(tuple(tokens), tuple(range(newest, newest + len(tokens))))
-
 
 @dataclass(frozen=True, slots=True)
 class GrowthShape:

@@ -6,6 +6,7 @@ setting, where it came from, the value and what is allowed. Relative paths of a 
 settings are few, so reading them here replaces a library of validation, which took a third of a program's start.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -122,7 +123,8 @@ class SettingsBase:
         return None
 
     def json_values(self) -> dict[str, Any]:
-        return {name: _plain(getattr(self, name)) for name in settings_of(type(self))}
+        values = {name: getattr(self, name) for name in settings_of(type(self))}
+        return dict(json.loads(json.dumps(values, default=str)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,12 +270,6 @@ def _read_given(
     except ValueError as error:
         given = str(value) if isinstance(value, Path) else value
         raise ConfigError(f"{where} is {given!r}: {error}.") from None
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _absolute(path: Path, folder: Path) -> Path:

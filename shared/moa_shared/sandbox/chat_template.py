@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence, Sized
 from contextlib import suppress
 from datetime import datetime
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
 @lru_cache(maxsize=8)
 def _compile(template: str) -> jinja2.Template:
     environment = _Sandbox(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.filters["tojson"] = _to_json
+    environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     environment.globals |= {
         "raise_exception": _raise_exception,
         "strftime_now": lambda form: datetime.now().strftime(form),  # the user's local time, as transformers has it
@@ -117,10 +117,6 @@ class _Namespace(Namespace):
 
 def _raise_exception(message: object) -> None:
     raise jinja2.TemplateError(str(message))
-
-
-def _to_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **more: Any) -> str:
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **more)
 
 
 TRIAL_IDS = 1000

@@ -156,7 +156,7 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
         for _ in range(2 if position == 3 else 1):
             step = drafting.next_step(0.0)
             assert step is not None
-            growth = Growth.chain(step.draft, [(position + len(step.draft)) % VOCAB])
+            growth = Growth(((position + len(step.draft)) % VOCAB,), (len(step.draft) - 1,))
             drafting.on_extended(0.0, DraftExtended(step, growth, None))
             frame = drafting.take_frame(flush=True)
             assert frame is not None
