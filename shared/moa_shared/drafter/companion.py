@@ -190,11 +190,11 @@ def load_companion(
 
 def _columns_for(target: ModelFiles, files: ModelFiles, tokenizer: Tokenizer) -> int:
     """How many of a companion's logits are tokens of the target, whose vocabulary must be its own."""
-    if files.tokenizer_hash == target.tokenizer_hash:
-        return token_count(tokenizer)
-    theirs = load_tokenizer(target)
-    check_vocabulary(tokenizer, theirs, files.target_id, target.target_id)
-    return token_count(theirs)
+    theirs = tokenizer
+    if files.tokenizer_hash != target.tokenizer_hash:
+        theirs = load_tokenizer(target)
+        check_vocabulary(tokenizer, theirs, files.target_id, target.target_id)
+    return max(_tokens(theirs), default=-1) + 1  # rows of the target's head beyond are padding
 
 
 def _weights(files: ModelFiles, cache_dir: Path | None, progress: Progress, weights: str) -> WeightReader:
@@ -227,11 +227,6 @@ def check_vocabulary(companion: Tokenizer, target: Tokenizer, name: str, target_
             what = f"{name} cannot be a companion of {target_name}: token {number} is {there} there and {here} here."
             hint = "Choose a small model of the target's own family (docs/drafters.md#a-companion)."
             raise MismatchError(what, hint=hint)
-
-
-def token_count(target: Tokenizer) -> int:
-    """How many ids may be tokens of the target: the largest, and one; rows of its head beyond are padding."""
-    return max(_tokens(target), default=-1) + 1
 
 
 def _tokens(tokenizer: Tokenizer) -> dict[int, str]:

@@ -57,6 +57,9 @@ class BlockDecoder(OwnLayers):
             cache.write(number, self.stack.rotary.rotate(keys, positions), split[:, number, 1])
         cache.length += len(rows)
 
+    def inputs(self, token: int) -> Rows:
+        return self._target.rows(EMBEDDINGS, [token] + [self.config.mask_token] * (self.config.block_size - 1))
+
     def segment(self, cache: Cache, position: int, unseen: Sequence[int] = ()) -> Segment:
         """The rows of a block: each sees the whole block, and all of the context but the cache's rows `unseen`."""
         size, held = self.config.block_size, cache.length
@@ -72,8 +75,7 @@ class BlockDecoder(OwnLayers):
         `position`: of the token that it begins with; `unseen`: rows of the cache that it must not see, ascending.
         """
         config = self.config
-        rows = self._target.rows(EMBEDDINGS, [token] + [config.mask_token] * (config.block_size - 1))
-        out, _ = self.stack.run(rows, [self.segment(cache, position, unseen)])
+        out, _ = self.stack.run(self.inputs(token), [self.segment(cache, position, unseen)])
         return self.normed(out[config.block_size - config.block_levels :], self._norm)
 
     def logits(self, features: Rows) -> Rows:

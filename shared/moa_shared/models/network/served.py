@@ -80,8 +80,8 @@ def _mistake(config: Config, family: Family) -> str | None:
     if config.get("use_bidirectional_attention") not in (None, False, "vision"):  # of texts, that is none
         return "bidirectional attention, which writes no text"
     wanted = "gelu_pytorch_tanh" if family.activation == GELU_TANH else "silu"
-    if (given := config.get("hidden_activation") or config.get("hidden_act") or wanted) != wanted:
-        return f"the activation {given!r}"
+    if (activation := config.get("hidden_activation") or config.get("hidden_act") or wanted) != wanted:
+        return f"the activation {activation!r}"
     for key, value in config.items():
         if isinstance(value, float) and not math.isfinite(value):
             return f"{key} = {value}"
