@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
     "server": (("server",), 13027, 67),
-    "shared": (("shared",), 13184, 71),
+    "shared": (("shared",), 13181, 71),
     "training": (("training",), 4468, 26),
     "bench": (("bench",), 5086, 34),
     "netsim": (("netsim",), 4179, 22),

@@ -96,10 +96,8 @@ def pull(model: HubModel, progress: Progress) -> Path:
 
         info = HfApi().model_info(repo_id, revision=revision or None, files_metadata=True)
         found = [file.rfilename for file in info.siblings or ()]
-        names, told = (
-            choose_files(repo_id, found, model.wanted),
-            info.gguf or (info.config or {}).get("tokenizer_config"),
-        )
+        names = choose_files(repo_id, found, model.wanted)
+        told = info.gguf or (info.config or {}).get("tokenizer_config")
         if told and not told.get("chat_template") and not any(name.startswith("chat_template") for name in found):
             progress.note(f"{repo_id} has no chat template: {RAW_TEXT_ONLY}.")
         return _served(_fetch(repo_id, revision, info, names, progress), names)

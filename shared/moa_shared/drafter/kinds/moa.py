@@ -110,9 +110,8 @@ class _Moa(Kind):
             """Key/value heads, and the width of its MLP."""
             return shapes[f"{part}.self_attn.k_proj.weight"][0] // dim, shapes[f"{part}.mlp.up_proj.weight"][0]
 
-        (sa_kv_heads, sa_mlp), (ca_kv_heads, ca_mlp) = (
-            sizes(f"{part}_attention", head_dim) for part in ("self", "cross")
-        )
+        sa_kv_heads, sa_mlp = sizes("self_attention", head_dim)
+        ca_kv_heads, ca_mlp = sizes("cross_attention", head_dim)
         lsa_kv_heads, lsa_mlp = sizes("layer_self_attention", lsa_dim)
         rope = rope_of(of.config, rope_of(of.target)["rope_theta"])
         config = DrafterConfig(
