@@ -51,7 +51,8 @@ class CapacityEffort(SettingsBase):
     RETIRED: ClassVar = dict.fromkeys(("link", "think"), MEASURE_WITH_IT)
 
     users: tuple[int, ...] = setting((1, 4, 16, 64), "Only so many users (repeat, ascending).", "N", ge=1, le=256)
-    seconds: float = setting(16.0, "For which they ask, in each way.", "S", ge=1)
+    seconds: float = setting(16.0, "For which they ask, in each way and round.", "S", ge=1)
+    rounds: int = setting(1, "Of all ways, each the other way round than the one before; figures are means.", ge=1)
     prompts: int = setting(2, "Of each user, asked in turn.", ge=1)
     answer_tokens: int = setting(64, "Of each answer.", flag="--tokens", ge=2)
     prompt_tokens: tuple[int, int] = setting((50, 4000), "Tokens of prompts.", "SHORTEST LONGEST", ge=1)
@@ -84,7 +85,7 @@ CAPACITY = Suite(
     "Users on one server, 1 to 64: speed, gaps, first tokens and fairness, with and without drafts, by round trip.",
     "moa_bench.suites.capacity.measure",
     CapacityEffort(),
-    CapacityEffort((1, 4, 16), 7.0, 1, acceptances=(0.8,)),
+    CapacityEffort((1, 4, 16), 7.0, prompts=1, acceptances=(0.8,)),
     ("model", "level", "pin", "shape"),
     _refuse_capacity,
 )

@@ -31,12 +31,12 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "server": (("server",), 13027, 67),
     "shared": (("shared",), 13181, 71),
     "training": (("training",), 4468, 26),
-    "bench": (("bench",), 5086, 34),
+    "bench": (("bench",), 5111, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 686, 12),
-    "tests": (("tests",), 49192, 260),
+    "tests": (("tests",), 49200, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

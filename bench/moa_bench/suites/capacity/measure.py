@@ -40,7 +40,15 @@ from moa_bench.harness.split_client import OWN_CONNECTION
 from moa_bench.harness.stage import Stage, staged
 from moa_bench.registry import KINDS, CapacityEffort
 from moa_bench.suite import JsonObject, Result, SuiteRun
-from moa_bench.suites.capacity.tables import Strategy, UserAnswer, UsersCell, UserStats, make_strategies, render
+from moa_bench.suites.capacity.tables import (
+    Strategy,
+    UserAnswer,
+    UsersCell,
+    UserStats,
+    make_strategies,
+    mean_cell,
+    render,
+)
 
 
 class PlainAsker:
@@ -176,16 +184,20 @@ def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
         has_oracles = has_no_drafter(stage.files, {}) and effort.kinds == KINDS
         ways = make_strategies(("oracle",) if has_oracles else effort.kinds, effort.acceptances)
         plan = UsersPlan(stage, effort)
-        task = stack.enter_context(make_progress().task("Users", len(links) * len(ways) * len(effort.users)))
+        parts = len(links) * len(ways) * len(effort.users) * effort.rounds
+        task = stack.enter_context(make_progress().task("Users", parts))
         stage.runner.run(plan.write_texts())
         for rtt_ms, link in links.items():
             with linked(link, stage.server.address, seed=effort.seed, cores=run.own_cores) as running:
                 plan.address = running.address
                 for users in effort.users:
-                    for way in ways:
-                        measured = partial(plan.measure, users, way, rtt_ms)
-                        cells.append(run.keep(f"{rtt_ms:g} {users} {way.name}", measured))
-                        task.advance(1)
+                    met: list[list[JsonObject]] = [[] for _ in ways]
+                    for number in range(1, effort.rounds + 1):
+                        for way, each in list(zip(ways, met, strict=True))[:: 1 if number % 2 else -1]:
+                            measured = partial(plan.measure, users, way, rtt_ms)
+                            each.append(run.keep(f"{rtt_ms:g} {users} {way.name} {number}", measured))
+                            task.advance(1)
+                    cells += [mean_cell(each) for each in met]
     return {"target": stage.files.target_id, "drafter": stage.drafter.description, "cells": cells}
 
 

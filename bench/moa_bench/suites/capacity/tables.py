@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -137,6 +138,17 @@ class UsersCell:
     rtt_ms: float = 0.0
 
 
+def mean_cell(rounds: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """A cell of what several rounds of it have met: means, and of users without text the most."""
+    met = {name: round(fmean(each["met"][name] for each in rounds), 4) for name in rounds[0]["met"]}
+    return {
+        **rounds[0],
+        "met": met | {"unserved": max(each["met"]["unserved"] for each in rounds)},
+        "client_share": round(fmean(each["client_share"] for each in rounds), 3),
+        "other_texts": sum(each["other_texts"] for each in rounds),
+    }
+
+
 def user_rates(answers: Iterable[UserAnswer]) -> dict[int, float]:
     """Tokens a second of each user while its text came; users whose text did not come are left out."""
     begun = [answer for answer in answers if answer.arrivals]
@@ -223,7 +235,7 @@ def render(result: Mapping[str, Any]) -> str:
     note = (
         f"Prompts of {effort.prompt_tokens[0]} to {effort.prompt_tokens[1]} tokens, answers of {effort.answer_tokens}, "
         f"{result['level']}. "
-        f"All users ask for {effort.seconds:g} s in each row. "
+        f"All users ask for {effort.seconds:g} s in each row and round; rounds: {effort.rounds}. "
         f"Drafts: chains of an oracle, {effort.draft_ms:g} ms a draft step; "
         f"trees of the package's drafter ({result['drafter']}). "
         f"Answers that differ from the text written for the same prompt before: "

@@ -12,6 +12,7 @@ from moa_bench.suites.capacity.tables import (
     UserAnswer,
     UsersCell,
     UserStats,
+    mean_cell,
     render,
     user_rates,
 )
@@ -106,6 +107,13 @@ def test_prompts_are_of_mixed_lengths_and_the_same_however_many_users_there_are(
 
 def met(tokens_per_s: float, slowest: float, gap_p95_ms: float = 40.0, unserved: int = 0) -> UserStats:
     return UserStats(tokens_per_s, gap_p95_ms, 100.0, 0.98, slowest, slowest, unserved)
+
+
+def test_a_cell_of_several_rounds_has_their_means() -> None:
+    rounds = [UsersCell(16, PLAIN, met(speed, speed, 40.0, speed == 90.0), 0.1, 1) for speed in (90.0, 110.0)]
+    assert mean_cell([asdict(each) for each in rounds]) == asdict(
+        UsersCell(16, PLAIN, met(100.0, 100.0, 40.0, 1), 0.1, 2)
+    )
 
 
 def test_a_row_for_each_cell_next_to_plain_serving_of_the_same_users_and_links() -> None:
