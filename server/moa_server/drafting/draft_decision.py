@@ -139,6 +139,7 @@ class SessionDrafting:
     widths: Mapping[KeptPlane, int] = field(default_factory=dict)
     record: DraftRecord | None = None  # how good the drafts of the attached stream are; None: none come
     takes_drafts: bool = True  # whether they count
+    can_lack_states: bool = False  # its rows can be made without the states that forwards yield, which only drafts need
     by_server: bool = False  # whether the server drafts
     drafts_forced: bool = False  # whether it drafts what an answer's form forces, for which it needs no drafter
     _told: int = 0  # tokens that the server's drafter knows, and their hash
@@ -158,6 +159,8 @@ class SessionDrafting:
         """Keeps rows of these planes from now on; returns the planes that were not kept before."""
         before: Mapping[KeptPlane, int] = self.widths if self.source is source else {}
         self.source, self.widths = source, {**before, **widths}
+        made = [plane for plane in self.widths if source.layers_of(plane)]
+        self.can_lack_states = bool(made) and Plane.MEMORY not in made
         self.forget()
         return [plane for plane in widths if plane not in before]
 
@@ -194,13 +197,17 @@ DRAFT_PRICE = 1.3
 SUREST = 0.95
 
 
-def has_time(cost: CostLine, price: float, rows: int) -> bool:
+# There is time enough for reading again what was read without keeping its states.
+MUCH_TIME = 0.8
+
+
+def has_time(cost: CostLine, price: float, rows: int, sure: float = SUREST) -> bool:
     """Whether a forward of so many rows has time for drafts: a node that is nearly sure pays for its row.
 
     It depends on what forwards cost, and on nothing of a session: until there is time again, none need be asked.
-    `price`: tokens that a millisecond must bring.
+    `price`: tokens that a millisecond must bring; `sure`: the chance that a node must not need.
     """
-    return cost.least_chance(price, rows - 1) < SUREST
+    return cost.least_chance(price, rows - 1) < sure
 
 
 def count_that_pays(chances: Iterable[float], cost: CostLine, price: float, rows: int) -> int:

@@ -136,10 +136,14 @@ class Engine:
         if added:
             self.jobs.run_for(live, partial(live.tensors.keep_rows, source, live.drafting.widths))
 
+    def restore_states(self, live: LiveSession) -> None:
+        """Called when a device asks for other rows; if it wants states that were not kept, the text is read again."""
+        feed, start = live.stream.feed, live.session.stateless_from
+        if feed is not None and start is not None and feed.wants_states_from(start):
+            live.read_again(start)
+
     def release(self, live: LiveSession) -> None:
         """Frees the keys and values of an idle session: at its next answer it reads its text again."""
-        live.session.forget_cache(0)
+        live.read_again(0)
         live.drafting.forget()
-        if live.stream.feed is not None:
-            live.stream.feed.on_released()
         self.jobs.run_for(live, live.tensors.release)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from moa_shared.programs.machine import ms_since
 
+from moa_server.drafting.draft_decision import MUCH_TIME
 from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession
 from moa_server.engine.schedule import FairQueue, Schedule, StepCandidate
@@ -126,10 +127,10 @@ class ForwardPlanner:
         self._pages = pages
         self._jobs = jobs
         self._slow_forms = slow_forms
-        self.has_time = True  # for drafts, in the newest forward
+        self.has_time = self._has_much_time = True  # for drafts, in the newest forward
 
     def plan(self) -> list[ForwardPart]:
-        self.has_time = self._schedule.has_time()
+        self.has_time, self._has_much_time = self._schedule.has_time(), self._schedule.has_time(MUCH_TIME)
         while lives := self._schedule.take_answers():
             if parts := self._plan_answers(lives):
                 return parts + self._plan_reading(sum(part.rows for part in parts))
@@ -138,7 +139,14 @@ class ForwardPlanner:
     def _plan_answers(self, lives: Sequence[LiveSession]) -> list[ForwardPart]:
         offers: list[tuple[LiveSession, StepPlan]] = []
         candidates: list[StepCandidate] = []
+        restores = self._has_much_time
         for live in lives:
+            if restores and live.session.stateless_from is not None:
+                restores = False  # one in a forward: reading all of them at once would take long
+                live.read_again(live.session.stateless_from)
+                if live.session.reads:
+                    self._schedule.add(live)
+                    continue
             live.turn.queued = False
             if (plan := self._plan_step(live)) is not None and (offered := self._offer(live, plan)) is not None:
                 offers.append((live, plan))
@@ -148,7 +156,7 @@ class ForwardPlanner:
         for (live, plan), tree in zip(offers, self._schedule.choose_nodes(candidates), strict=True):
             if (chosen := plan.pick(tree)) is not None:
                 part = self._part(live, chosen, reads=False)
-                if drafts:
+                if drafts and part.keeps_states:
                     part.order = live.drafting.order(live.session, chosen)
                 parts.append(part)
         return parts
@@ -168,10 +176,16 @@ class ForwardPlanner:
                 self._schedule.on_read(live, part.rows)
         return parts
 
-    @staticmethod
-    def _part(live: LiveSession, plan: StepPlan, *, reads: bool) -> ForwardPart:
+    def _part(self, live: LiveSession, plan: StepPlan, *, reads: bool) -> ForwardPart:
+        session, feed = live.session, live.stream.feed
         coding, forced = newest_coding(live, plan), live.drafting.drafts_forced
-        return ForwardPart(tensors=live.tensors, plan=plan, drafts_forced=forced, live=live, coding=coding, reads=reads)
+        if session.stateless_from is None and not self.has_time and live.drafting.can_lack_states:
+            # A text that is written meanwhile is read again where its states are wanted, by whoever drafts then.
+            is_plain = plan.chooses and len(plan.feed) == 1 and not plan.tree
+            if is_plain and (feed is None or not feed.wants_states_from(plan.cached)):
+                session.stateless_from = plan.cached
+        keeps = session.stateless_from is None
+        return ForwardPart(live.tensors, plan, None, forced, keeps, live=live, coding=coding, reads=reads)
 
     def _plan_step(self, live: LiveSession, most_read: int | None = None) -> StepPlan | None:
         if live.turn.stepping:

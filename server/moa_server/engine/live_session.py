@@ -213,6 +213,12 @@ class LiveSession:
             self.stream.listener.on_taken_over()
         self.caller, self.stream = caller, stream
 
+    def read_again(self, start: int) -> None:
+        """Forgets what is cached of the text from position `start` on."""
+        self.session.forget_cache(start)
+        if self.stream.feed is not None:
+            self.stream.feed.on_forgotten(start)
+
     def detach(self) -> None:
         self.account.end_trace("detached", "detached")
         self.stream = Attachment()

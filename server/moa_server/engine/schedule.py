@@ -22,7 +22,7 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.tree import DraftTree
 
-from moa_server.drafting.draft_decision import DRAFT_PRICE, count_that_pays, has_time
+from moa_server.drafting.draft_decision import DRAFT_PRICE, SUREST, count_that_pays, has_time
 from moa_server.drafting.forward_cost import TORCH, ForwardCost, RowShares
 from moa_server.session.session import Session
 from moa_server.session.verification import NO_DRAFT
@@ -199,10 +199,10 @@ class Schedule(Generic[Waiting]):
     def has_price(self) -> bool:
         return self._verifies_all or self.cost.known
 
-    def has_time(self) -> bool:
+    def has_time(self, sure: float = SUREST) -> bool:
         """Whether there is time for drafts next to all that wait: answers, and those whose prompts are read first."""
         waiting = max(1, len(self._answers) + len(self._prompts))
-        return has_time(self.cost.line, self.draft_price(waiting), waiting)
+        return has_time(self.cost.line, self.draft_price(waiting), waiting, sure)
 
     def least_chance(self, answers: int) -> float:
         """The chance that a draft node must have to be worth verifying next to so many answers; 0: not known yet."""

@@ -265,7 +265,7 @@ class SharedPages:
 
     def keep(self, live: LiveSession) -> None:
         """Keeps the pages that a forward has filled."""
-        size, cached, held = self.index.page_tokens, live.session.cached, self.index.held(live)
+        size, cached, held = self.index.page_tokens, live.session.cached_with_states, self.index.held(live)
         owner = self._owner(live.caller)
         if not size or cached // size <= len(held) or live.closed:
             return

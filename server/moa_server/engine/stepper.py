@@ -113,6 +113,7 @@ class Work:
     plan: StepPlan
     order: DraftOrder | None = None  # what the server drafts before it; None: nothing
     drafts_forced: bool = False  # whether it drafts what the answer's form forces
+    keeps_states: bool = True  # whether the states that it yields are kept
     outcome: Outcome = None  # what the target chose, or why it failed, once the forward has ended
     guess: Guess | None = None  # what the server's drafter added; None: it was not asked
 
@@ -240,7 +241,7 @@ class Stepper:
                     outcome = each.plan.choose_tokens(output.logits, allowed)
                     kept += [len(kept) + node for node in outcome.kept]
                     each.tensors.cache.keep(kept)
-                if each.tensors.states:
+                if each.tensors.states and each.keeps_states:
                     read += _keep_states(each, output, kept, len(outcomes))
                 outcomes.append(outcome)
             except Exception as error:  # noqa: BLE001 (whatever it is ends only this session)
@@ -259,7 +260,8 @@ class Stepper:
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()
             tokens = [*plan.feed, *plan.tree.tokens]
             parents = None if plan.tree.is_chain else below_chain(fed, plan.tree.parents)
-            requests.append(Request(tensors.cache, tokens, parents, wanted, tensors.layers))
+            layers = tensors.layers if each.keeps_states else ()
+            requests.append(Request(tensors.cache, tokens, parents, wanted, layers))
         return self.target.forward_all(requests)
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:

@@ -215,6 +215,7 @@ class ConverseStream(Listener, OpenCall):
                 thin = thin_memory_from_proto(told.thin) if told.HasField("thin") else None
                 if feed is not None and self._services.settings.thins_memory:
                     feed.want(thin)
+                    self._services.engine.restore_states(self._attached())
                     self._frame_writer.poke()
             case "beat":
                 self._attached()  # below: a client that hears nothing continues without the server

@@ -56,6 +56,7 @@ def open_session(host: Host, caller: Caller, listener: Listener, message: pb.Ope
     was_attached = live.stream.listener is not None
     budget = MemoryBudget(settings.memory_share, engine.schedule.cost.plain_ms or None)
     services.registry.attach(live, caller, Attachment(listener, feed, budget))
+    engine.restore_states(live)
     session.run_ahead = message.run_ahead
     cached = session.on_open(message.tokens, asks=ask is not None)
 

@@ -255,9 +255,13 @@ class MemoryFeed:
         for unsent in self._unsent.values():
             unsent.extend(b"\x01" * (stop - len(unsent)))
 
-    def on_released(self) -> None:
-        """The cache that rows are made from is gone: those not sent wait until the text has been read again."""
-        self._readable = 0
+    def on_forgotten(self, length: int) -> None:
+        """What rows from position `length` on are made from is gone: those not sent wait until it is read again."""
+        self._readable = min(self._readable, length)
+
+    def wants_states_from(self, position: int) -> bool:
+        """Whether states from there on may be sent."""
+        return self.thin is None or self.thin.states > position
 
     def crop(self, length: int) -> None:
         """Positions from `length` on no longer exist; what comes there again is new."""

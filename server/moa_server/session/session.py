@@ -97,6 +97,7 @@ class Session:
         self._first_step = False
         self._finish = Finish.UNFINISHED
         self.cache_version = 0  # grows when what the cache holds is given up
+        self.stateless_from: int | None = None  # from this position on no states are kept; None: they all are
         self._resumable = False  # the answer is as the target left it, and a client has just come back
 
     @property
@@ -262,6 +263,12 @@ class Session:
         if length < self.cached:
             self.cached = length
             self.version += 1
+        self._keep_states(length)
+
+    def _keep_states(self, length: int) -> None:
+        """States are kept of what comes at position `length` and after, as they are before it."""
+        if self.stateless_from is not None and length <= self.stateless_from:
+            self.stateless_from = None
 
     def on_adopted(self, length: int, text: list[int], cache_version: int) -> bool:
         """The cache was given the rows of `length` tokens that another session has read; False if they are void.
@@ -270,7 +277,7 @@ class Session:
         """
         if length >= len(self.tokens) or not self._still_begins(text, length) or cache_version != self.cache_version:
             return False
-        self.cached = length
+        self.cached, self.stateless_from = length, None
         return True
 
     # ------------------------------------------------------------ what the target does
@@ -311,6 +318,11 @@ class Session:
     def arrived_draft(self) -> DraftTree:
         """The nodes that have arrived below the newest committed token, as many as one verification may take."""
         return self.pending.usable(self.tokens, self.most_nodes)
+
+    @property
+    def cached_with_states(self) -> int:
+        """How many of the first tokens the cache holds, and states are kept of."""
+        return self.cached if self.stateless_from is None else min(self.cached, self.stateless_from)
 
     @property
     def most_nodes(self) -> int:
@@ -429,6 +441,7 @@ class Session:
         if length < len(self.tokens):
             self.tokens = self.tokens[:length]  # a forward under way holds the old list, which only ever grew
         self.hashes.crop(length)
+        self._keep_states(length)
         self.cached = min(self.cached, length)
         self.version += 1
 

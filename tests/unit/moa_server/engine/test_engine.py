@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, cast
 from unittest.mock import create_autospec
 
+import numpy as np
 import pytest
 from moa_server.access.limits import TokenMeter
 from moa_server.drafting.draft_decision import MemorySource
@@ -20,6 +21,8 @@ from moa_shared.errors import InternalError, MoaError, TokenRangeError
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import THIN, AnswerSettings, Ask, Draft, Finish, Plane, ThinMemory, Verdict
 from moa_shared.tree import DraftTree
+
+from tests.support.tiny_models import tiny_kernel_target, tiny_model
 
 ANSWER = AnswerSettings(max_tokens=3)
 LIMITS = SessionLimits(100, 50, prefill_chunk=4)
@@ -285,3 +288,38 @@ async def test_rows_of_a_forward_that_was_overtaken_or_of_another_stream_are_not
     await ear.ended.wait()
     await bench.engine.coder.code(moved, chunk)
     assert len(ear.rows) == len(ear.verdicts) - 1 > 0
+
+
+@pytest.mark.parametrize("wanted_at", [5, 20])
+async def test_states_that_nobody_wants_are_made_once_somebody_does(wanted_at: int) -> None:
+    """While there is no time for drafts, and a device makes do with few rows; the text is the same."""
+    source = MemorySource(lambda kv: np.ascontiguousarray(kv.reshape(len(kv), -1)[:, :32]), 32, 1)
+    stepper = Stepper(tiny_kernel_target(tiny_model(vocab_size=50)), [source])
+
+    async def written(has_time: Callable[[int], bool]) -> tuple[bool, list[int], list[bytes]]:
+        schedule, lost = Schedule[LiveSession](), list[LiveSession]()
+        engine = Engine(stepper, lost.append, schedule=schedule)
+        session = Session(SessionLimits(100, 50), end_of_text=frozenset(), decode=str, run_ahead=True)
+        feed = MemoryFeed({Plane.MEMORY: 32, Plane.REUSED_STATE: 64}, Codec.BF16, 1 << 20, thin=THIN)
+        ear, widths = Ear(FakeStepper()), stepper.widths(source, reused_state=True)
+        live = LiveSession(b"token", session, stepper.new_tensors(), stream=Attachment(ear, feed))
+        schedule.has_time = lambda *_: has_time(len(ear.verdicts))  # type: ignore[method-assign]
+        engine.start()
+        engine.keep_rows(live, source, stepper.kept_widths(source, widths, drafts=False))
+        session.on_ask(Ask(1, 0, session.hashes.at(0), [*range(1, 9)], AnswerSettings(max_tokens=24), 0))
+        engine.wake(live)
+        lacked = False
+        while len(ear.verdicts) < 20:
+            lacked = lacked or session.stateless_from is not None
+            await asyncio.sleep(0)
+        if wanted_at == 20:
+            feed.want(None)
+            engine.restore_states(live)
+        await asyncio.wait_for(ear.ended.wait(), 60)
+        await engine.stop()
+        assert not lost
+        rows = [live.tensors.read(plane, 0, session.cached).tobytes() for plane in widths]
+        return lacked, session.tokens, rows
+
+    _, *expected = await written(lambda _: True)
+    assert await written(lambda tokens: tokens >= wanted_at != 20) == (True, *expected)
