@@ -11,7 +11,7 @@ import random
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack, ExitStack
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -50,9 +50,11 @@ from moa_bench.suites.capacity.tables import (
     render,
 )
 
+GOLDEN = 0.6180339887498949  # multiples of it, less their whole part, fill 0 to 1 evenly at every moment
+
 
 class PlainAsker:
-    """Calls `Generate` at "host:port", each time with the same settings."""
+    """Calls `Generate` at "host:port"."""
 
     def __init__(self, address: str, settings: AnswerSettings, *, server_drafts: bool = False) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=OWN_CONNECTION)
@@ -63,10 +65,10 @@ class PlainAsker:
     async def close(self) -> None:
         await self._channel.close(None)
 
-    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
-        request = pb.GenerateRequest(
-            tokens=prompt, sampling=settings_to_proto(self._settings), server_drafts=self._server_drafts
-        )
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer, share: float = 1.0) -> None:
+        """`share`: of the answer, after which it ends."""
+        sampling = settings_to_proto(_shortened(self._settings, share))
+        request = pb.GenerateRequest(tokens=prompt, sampling=sampling, server_drafts=self._server_drafts)
         try:
             async for response in self._stub.Generate(request):
                 answer.on_tokens(time.perf_counter(), response.tokens)
@@ -98,25 +100,32 @@ class EngineAsker:
         await asyncio.gather(*self._byes)
         await self._fleet.close()
 
-    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer, share: float = 1.0) -> None:
+        """`share`: of the answer, after which it ends."""
         device = self._device_for(answer.question)
         engine = ClientEngine(self._fleet, device, self._vocab_size, Codec.INT4, self._drafting)
         self._reading = answer
-        answering = asyncio.create_task(self._answer(engine, prompt, answer))
+        answering = asyncio.create_task(self._answer(engine, prompt, answer, _shortened(self._settings, share)))
         try:
             await asyncio.shield(answering)
         finally:
             self._reading = None
             self._byes.append(asyncio.create_task(_leave(engine, answering)))
 
-    async def _answer(self, engine: ClientEngine, prompt: Sequence[int], answer: UserAnswer) -> None:
-        async for event in engine.ask(prompt, self._settings):
+    async def _answer(
+        self, engine: ClientEngine, prompt: Sequence[int], answer: UserAnswer, settings: AnswerSettings
+    ) -> None:
+        async for event in engine.ask(prompt, settings):
             if isinstance(event, Committed) and self._reading is answer:
                 answer.on_tokens(time.perf_counter(), event.tokens)
         # The device may have taken the server for lost, and written the end.
         async for settled in engine.attend(lambda: not engine.answers.unsettled):
             if isinstance(settled, Settled) and self._reading is answer:
                 answer.on_tokens(time.perf_counter(), settled.tokens)
+
+
+def _shortened(settings: AnswerSettings, share: float) -> AnswerSettings:
+    return replace(settings, max_tokens=max(1, round(share * settings.max_tokens)))
 
 
 async def _leave(engine: ClientEngine, answering: asyncio.Task[None]) -> None:
@@ -135,6 +144,9 @@ async def run_users(
 ) -> tuple[list[UserAnswer], float]:
     """Let all users ask, each its own questions in turn.
 
+    The first answers end one after the other, so that users do not go on in step: with 64 of them all prompts would
+    come at once, and what is measured would depend on where in an answer the time ends.
+
     Args:
         questions: [users][questions] prompts.
         seconds: until all break off, or longer, until one answer says how fast text comes; None: each question is asked
@@ -151,7 +163,8 @@ async def run_users(
         for turn in range(len(own)) if seconds is None else count():
             answer = UserAnswer(user, turn % len(own), time.perf_counter(), on_rate=has_rate.set)
             answers.append(answer)
-            await asker.ask(own[turn % len(own)], answer)
+            share = 1.0 if turn or seconds is None else 1.0 - GOLDEN * user % 1.0
+            await asker.ask(own[turn % len(own)], answer, share)
             answer.on_end()
 
     try:
@@ -173,7 +186,6 @@ async def run_users(
 __all__ = ["measure", "render"]
 PASSAGE = (PACKAGED / "passage.txt").read_text("utf-8")  # about 650 tokens
 SETTLE_SECONDS = 0.5  # for the server to end what users broke off
-GOLDEN = 0.6180339887498949  # multiples of it, less their whole part, fill 0 to 1 evenly at every moment
 
 
 def measure(effort: CapacityEffort, run: SuiteRun) -> Result:

@@ -93,7 +93,8 @@ class UserStats:
     waited so far counts too.
     """
 
-    tokens_per_s: float  # of all users, over the whole time, reading prompts included
+    # Of all users, reading prompts included: once all have text, if that leaves half of the time, else from the start.
+    tokens_per_s: float
     gap_p95_ms: float
     first_p50_ms: float
     fairness: float  # Jain's index of the users' rates; 1: all alike, 1 / users: one has everything
@@ -115,9 +116,13 @@ class UserStats:
         served = {answer.user for answer in begun}
         firsts_ms = [1e3 * (answer.arrivals[0][0] - answer.asked_s) for answer in begun]
         firsts_ms += [1e3 * (ended_s - answer.asked_s) for answer in answers if answer.user not in served]
-        tokens = sum(len(answer.tokens) for answer in begun)
+        start_s = min(answer.asked_s for answer in answers)
+        firsts_s = {answer.user: answer.arrivals[0][0] for answer in reversed(begun)}
+        if len(firsts_s) == users and max(firsts_s.values()) <= (start_s + ended_s) / 2:
+            start_s = max(firsts_s.values())
+        tokens = sum(count for answer in begun for when_s, count in answer.arrivals if when_s > start_s)
         return cls(
-            tokens_per_s=round(tokens / (ended_s - min(answer.asked_s for answer in answers)), 3),
+            tokens_per_s=round(tokens / (ended_s - start_s), 3),
             gap_p95_ms=round(float(np.percentile(gaps_ms or [0.0], 95)), 1),
             first_p50_ms=round(float(np.median(firsts_ms)), 1),
             # Jain, Chiu, Hawe, DEC-TR-301, 1984

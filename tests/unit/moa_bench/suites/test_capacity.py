@@ -30,13 +30,15 @@ class Turns(PlainAsker):
 
     def __init__(self, turns: int, fails: int = -1) -> None:
         self.asked: list[tuple[int, ...]] = []
+        self.shares: list[float] = []
         self._turns = turns
         self._fails = fails
 
-    async def ask(self, prompt: Sequence[int], answer: UserAnswer) -> None:
+    async def ask(self, prompt: Sequence[int], answer: UserAnswer, share: float = 1.0) -> None:
         if len(self.asked) == self._fails:
             raise UnavailableError("The server is full.")
         self.asked.append(tuple(prompt))
+        self.shares.append(share)
         for _ in range(self._turns):
             await asyncio.sleep(0)
         answer.on_tokens(answer.asked_s + 1.0, [7])
@@ -51,11 +53,14 @@ async def test_each_question_is_asked_once() -> None:
     assert (quick.asked, slow.asked) == ([(1,), (1, 2)], [(3,), (3, 4)])
     assert {(answer.user, answer.question) for answer in answers} == {(0, 0), (0, 1), (1, 0), (1, 1)}
     assert all(answer.tokens == [7] and answer.asked_s < ended_s for answer in answers)
+    assert quick.shares == slow.shares == [1.0, 1.0]
 
 
 async def test_on_a_slow_machine_all_ask_until_an_answer_is_whole() -> None:
-    answers, _ = await run_users([Turns(50), Turns(1 << 60)], QUESTIONS, 0.0)
+    first, second = Turns(50), Turns(1 << 60)
+    answers, _ = await run_users([first, second], QUESTIONS, 0.0)
     assert {answer.user for answer in answers if answer.is_whole} == {0}
+    assert (first.shares[0], round(second.shares[0], 2)) == (1.0, 0.38)  # they do not go on in step
 
 
 async def test_one_that_fails_ends_the_run() -> None:
@@ -79,6 +84,11 @@ def test_what_users_met() -> None:
     met = UserStats.of(answers, 2, 4.0)
     assert (met.tokens_per_s, met.unserved, met.gap_p95_ms, met.first_p50_ms) == (1.5, 0, 190.0, 2000.0)
     assert (met.slowest_tokens_per_s, met.median_tokens_per_s, met.fairness) == (10.0, 10.0, 1.0)
+
+
+def test_what_counts_is_what_comes_once_all_have_text() -> None:
+    answers = [answered(0, 0.0, (1.0, 1), (2.0, 1), (3.0, 1)), answered(1, 0.0, (1.5, 2), (3.5, 1))]
+    assert UserStats.of(answers, 2, 4.0).tokens_per_s == 1.2
 
 
 def test_a_user_who_still_waits_is_counted() -> None:
