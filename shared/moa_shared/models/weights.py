@@ -233,9 +233,16 @@ def _interpret_mxfp4(path: Path, name: str, blocks: tensors.FileTensor, scales: 
     return _Stored(tensors.BLOCKS["mxfp4"], (*shape[:2], 32 * shape[2]), source, scales=own)
 
 
+MOST_EXPERTS = 4096
+
+
 def _apart(name: str, whole: _Stored, *, turned: bool) -> dict[str, _Stored]:
     parts = {}
+    if ".experts." in name and whole.shape[0] > MOST_EXPERTS:
+        raise ModelSourceError(f"The tensor {name} is of {whole.shape[0]} experts, at most {MOST_EXPERTS} are read.")
     for part, shape, take in tensors.expert_parts(name, whole.shape, turned=turned):
+        if len(shape) == 1 and whole.stored not in _FLOATS.values():
+            raise ModelSourceError(f"The tensor {name} is a bias in blocks, which moa does not read.", hint=_REFETCH)
         own = take if whole.scales is None else partial(tensors.take_mxfp4, take, whole.scales)
         parts[part] = _Stored(whole.stored, shape, whole.source, take=own)
     return parts or {name: whole}

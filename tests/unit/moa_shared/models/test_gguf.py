@@ -285,6 +285,11 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
         ("qwen 3", {"blk.1.attn_q_norm.weight": None}, "target: model.layers.1 lacks self_attn.q_norm.weight"),
         ("qwen 2", {"blk.0.attn_v.bias": None}, "target: model.layers.0 lacks self_attn.v_proj.bias"),
         (OSS, {"blk.1.ffn_up_exps.bias": None}, "do not compute this target: model.layers.1"),
+        (
+            OSS,
+            {"blk.1.ffn_up_exps.bias": np.zeros((4097, 96))},
+            "up_proj.bias is of 4097 experts, at most 4096 are read",
+        ),
         (OSS, {"blk.1.ffn_gate_inp.weight": np.zeros((5, 64))}, "do not compute this target: model.layers.1.mlp"),
         ("llama", {"blk.1.attn_output.weight": np.zeros(64)}, "model.layers.1.self_attn.o_proj: Its parts have the"),
         ("qwen 2", {"blk.1.attn_k.bias": np.zeros((2, 32))}, "layers.1.self_attn.k_proj.bias has the shape (2, 32)"),
