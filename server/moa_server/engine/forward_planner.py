@@ -141,7 +141,8 @@ class ForwardPlanner:
         candidates: list[StepCandidate] = []
         restores = self._has_much_time
         for live in lives:
-            if restores and live.session.stateless_from is not None:
+            # One without a client goes on writing: no prompt is read for it.
+            if restores and live.session.stateless_from is not None and live.stream.listener is not None:
                 restores = False  # one in a forward: reading all of them at once would take long
                 live.read_again(live.session.stateless_from)
                 if live.session.reads:

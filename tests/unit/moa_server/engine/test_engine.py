@@ -323,3 +323,16 @@ async def test_states_that_nobody_wants_are_made_once_somebody_does(wanted_at: i
 
     _, *expected = await written(lambda _: True)
     assert await written(lambda tokens: tokens >= wanted_at != 20) == (True, *expected)
+
+
+async def test_without_a_client_a_text_whose_states_were_not_kept_goes_on(bench: Bench) -> None:
+    bench.stepper.gate.clear()
+    live, ear = bench.ask([1, 2, 3])
+    await asyncio.to_thread(bench.stepper.entered.wait, 60)
+    live.session.stateless_from = 2
+    live.detach()
+    _, later = bench.ask([4, 5])
+    bench.stepper.gate.set()
+    await asyncio.wait_for(later.ended.wait(), 60)
+    assert (live.session.stateless_from, live.session.tokens) == (2, [1, 2, 3, 7, 7, 7])
+    assert not ear.verdicts
