@@ -28,7 +28,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
-    "server": (("server",), 13079, 67),
+    "server": (("server",), 13080, 67),
     "shared": (("shared",), 13188, 71),
     "training": (("training",), 4468, 26),
     "bench": (("bench",), 5128, 34),
@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 686, 12),
-    "tests": (("tests",), 49253, 260),
+    "tests": (("tests",), 49266, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

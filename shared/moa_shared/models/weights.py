@@ -233,7 +233,7 @@ def _interpret_mxfp4(path: Path, name: str, blocks: tensors.FileTensor, scales: 
     return _Stored(tensors.BLOCKS["mxfp4"], (*shape[:2], 32 * shape[2]), source, scales=own)
 
 
-MOST_EXPERTS = 4096
+MOST_EXPERTS = 4096  # of one layer: parts of more would be made for seconds before their shapes are looked at
 
 
 def _apart(name: str, whole: _Stored, *, turned: bool) -> dict[str, _Stored]:
