@@ -29,14 +29,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
     "server": (("server",), 13080, 67),
-    "shared": (("shared",), 13188, 71),
+    "shared": (("shared",), 13186, 71),
     "training": (("training",), 4468, 26),
     "bench": (("bench",), 5128, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 686, 12),
-    "tests": (("tests",), 49266, 260),
+    "tests": (("tests",), 49265, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named

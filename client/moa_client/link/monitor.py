@@ -13,12 +13,12 @@ import math
 from moa_shared.drafting.estimates import Smoothed
 
 LEARN_WEIGHT = 1 / 2  # of a later answer (the RFC: 1/4): what is waited for then covers one twice as late
-FORGET_WEIGHT = 1 / 8  # of an earlier one: with a beat each 4 s, half is forgotten after 21 s
+FORGET_WEIGHT = 1 / 8  # of an earlier one: with a beat each 8 s, half is forgotten after 42 s
 DEVIATIONS = 4.0
 MOST_LATE_MS = 1000.0  # what comes later was held up by an outage; those are to be noticed, not to be got used to
 LEAST_TIMEOUT_MS = 150.0  # below it, the jitter of an idle machine would look like a lost link
 TIMEOUT_ROUND_TRIPS = 4.0
-BEAT_EVERY_MS = 4000.0  # while frames come: keeps the round-trip time fresh, and costs a server as much as two tokens
+BEAT_EVERY_MS = 8000.0  # while frames come: keeps the round-trip time fresh, and costs a server as much as two tokens
 BEAT_AGAIN_MS = 1000.0  # in one silence
 MOST_SILENCE_MS = 500.0  # of a server that answers beats, before the next one
 # Times what usually lies between two frames of an answer, before silence is worth a beat. A server with 64 users steps

@@ -232,7 +232,7 @@ class FrameWriter:
                 return item
             if self._source is not None and (self._coded or self._held):
                 self._add_rows(self._source, item.base + len(item.tokens))
-            return pb.ServerFrame(verdict=self._verdicts.write_verdict(item, self._rows_in_frame))
+            return self._verdicts.frame_of(item, self._rows_in_frame)
         if self._beat is not None:
             frame, self._beat = self._beat, None
             return frame

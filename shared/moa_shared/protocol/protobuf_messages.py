@@ -109,20 +109,6 @@ def draft_from_proto(message: pb.Draft, continued: tuple[int, int, int] | None =
     return Draft(epoch, base, 0 if continued else message.prefix_hash, first, tuple(message.tokens), tuple(parents))
 
 
-def verdict_to_proto(verdict: Verdict, *, continues: bool = False) -> pb.Verdict:
-    """`continues`: the verdict before it, which implies the first three fields. What is 0 takes no time either."""
-    names = _OF_VERDICT[_IMPLIED:] if continues else _OF_VERDICT
-    return pb.Verdict(
-        **{name: value for name in names if (value := getattr(verdict, name))},
-        tokens=verdict.tokens,
-        finish=verdict.finish.value,  # type: ignore[arg-type]  # the stubs want the enum's own type
-        stale_nodes=verdict.stale,
-        step_hundredths=min(round(100 * verdict.step_ms), MOST_HUNDREDTHS),
-        least_percent=round(100 * verdict.least_chance),
-        chances=chances_to_proto(verdict.chances),
-    )
-
-
 def verdict_from_proto(message: pb.Verdict) -> Verdict:
     """Raises ProtocolError for a finish that this version does not know, or chances that do not fit the tokens."""
     return Verdict(
@@ -208,8 +194,20 @@ class VerdictFrames:
     def __init__(self) -> None:
         self._end: tuple[int, int] | None = None  # id of the question, and position of the next token
 
-    def write_verdict(self, verdict: Verdict, rows: Sequence[Memory] = ()) -> pb.Verdict:
-        message = verdict_to_proto(verdict, continues=self._end == (verdict.ask, verdict.base))
+    def frame_of(self, verdict: Verdict, rows: Sequence[Memory] = ()) -> pb.ServerFrame:
+        """A server makes one for each session and step, so what is 0 takes no time."""
+        frame = pb.ServerFrame()
+        message, continues = frame.verdict, self._end == (verdict.ask, verdict.base)
+        for name in _OF_VERDICT[_IMPLIED:] if continues else _OF_VERDICT:
+            if value := getattr(verdict, name):
+                setattr(message, name, value)
+        message.tokens.extend(verdict.tokens)
+        message.step_hundredths = min(round(100 * verdict.step_ms), MOST_HUNDREDTHS)
+        message.least_percent = round(100 * verdict.least_chance)
+        message.finish = verdict.finish.value  # type: ignore[assignment]  # the stubs want the enum's own type
+        message.stale_nodes = verdict.stale
+        if verdict.chances:
+            message.chances.extend(chances_to_proto(verdict.chances))
         self._end = verdict.ask, verdict.base + len(verdict.tokens)
         for memory in rows:
             row = memory_to_proto(memory)
@@ -217,7 +215,7 @@ class VerdictFrames:
                 row.ClearField("start")
                 row.ClearField("count")
             message.memory.append(row)
-        return message
+        return frame
 
     def messages_in(self, frame: pb.ServerFrame) -> Iterator[Verdict | Memory | pb.Beat]:
         """The messages of a server's frame, in order; none of a frame from a later version."""

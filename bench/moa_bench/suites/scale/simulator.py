@@ -199,7 +199,7 @@ class SimulatedUser:
         self._draft_on()
 
     def send_down(self, verdict: Verdict) -> None:
-        size = pb.ServerFrame(verdict=self._verdicts.write_verdict(verdict)).ByteSize() + FRAME_OVERHEAD_BYTES
+        size = self._verdicts.frame_of(verdict).ByteSize() + FRAME_OVERHEAD_BYTES
         self._deliver(self._down, size, partial(self._on_verdict, verdict))
 
     def _send_up(self, message: Draft | Ack) -> None:

@@ -24,7 +24,6 @@ from moa_shared.protocol.protobuf_messages import (
     memory_to_proto,
     rows_from_proto,
     verdict_from_proto,
-    verdict_to_proto,
 )
 from moa_shared.sampling.settings import Sampling
 
@@ -73,7 +72,7 @@ VERDICTS = st.builds(
 CODECS: dict[type, tuple[Any, Any, Any]] = {
     Draft: (draft_to_proto, pb.Draft, draft_from_proto),
     Ask: (ask_to_proto, pb.Ask, ask_from_proto),
-    Verdict: (verdict_to_proto, pb.Verdict, verdict_from_proto),
+    Verdict: (lambda verdict: VerdictFrames().frame_of(verdict).verdict, pb.Verdict, verdict_from_proto),
     Memory: (memory_to_proto, pb.Memory, memory_from_proto),
 }
 MEMORIES = st.builds(
@@ -162,7 +161,7 @@ def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list
     writer, reader = VerdictFrames(), VerdictFrames()
     end: tuple[int, int] | None = None
     for verdict in verdicts:
-        read = reader.read_verdict(pb.Verdict.FromString(writer.write_verdict(verdict).SerializeToString()))
+        read = reader.read_verdict(pb.ServerFrame.FromString(writer.frame_of(verdict).SerializeToString()).verdict)
         continues = end == (verdict.ask, verdict.base)
         assert read == (replace(verdict, prefix_hash=0) if continues else verdict)
         end = verdict.ask, verdict.base + len(verdict.tokens)
@@ -172,18 +171,18 @@ def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list
 def test_rows_come_back_with_their_verdict(rows: list[tuple[int, int, Plane]]) -> None:
     verdict = Verdict(1, 6, 5, (7, 8, 9))
     memory = [Memory(start, count, Codec.INT4, b"rows", plane, 99) for start, count, plane in rows]
-    message = pb.Verdict.FromString(VerdictFrames().write_verdict(verdict, memory).SerializeToString())
+    message = pb.ServerFrame.FromString(VerdictFrames().frame_of(verdict, memory).SerializeToString()).verdict
     read = VerdictFrames().read_verdict(message)
     assert [rows_from_proto(each, read) for each in message.memory] == memory
 
 
 def test_a_plain_step_takes_few_bytes() -> None:
     writer = VerdictFrames()
-    writer.write_verdict(Verdict(1, 300, 0x01020304, (7,)))
-    frame = pb.ServerFrame(verdict=writer.write_verdict(Verdict(1, 301, 0x05060708, (49151,), step_ms=12.34)))
+    writer.frame_of(Verdict(1, 300, 0x01020304, (7,)))
+    frame = writer.frame_of(Verdict(1, 301, 0x05060708, (49151,), step_ms=12.34))
     assert frame.SerializeToString().hex() == snapshot("12082203ffff0248d209")
     rows = [Memory(301, 1, Codec.INT4, b"", Plane.MEMORY, 0x01020304)]
-    with_rows = writer.write_verdict(Verdict(1, 302, 0x05060708, (49151,)), rows)
+    with_rows = writer.frame_of(Verdict(1, 302, 0x05060708, (49151,)), rows).verdict
     assert with_rows.memory[0] == pb.Memory(codec=pb.CODEC_INT4, prefix_hash=0x01020304)
 
 
