@@ -282,6 +282,7 @@ class ServerSession:
         if verdict.finish is Finish.DRAINING:
             verdict = replace(verdict, finish=Finish.UNFINISHED)  # the server ends, not the answer
         answers, drafting, conversation = self.answers, self.own.drafting, self._conversation
+        self.availability.monitor.on_step(verdict.step_ms)
         effect = drafting.online.follow_verdict(now, verdict)
         drafting.count(len(effect.tokens))
         self._fit_memory(now)

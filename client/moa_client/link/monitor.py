@@ -53,12 +53,24 @@ class LinkMonitor:
         self._waiting = False
         self._hold_ups = 0  # in this silence
         self._late_ms = 0.0  # given to the server in this silence because this device was a little late
+        self._set_timers()
+
+    def _set_timers(self) -> None:
+        """Called when what they follow from has changed, which is less often than they are looked at."""
+        self._half_timer_ms = max(LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS * self._rtt.mean) / 2
+        thinks_ms = self._half_timer_ms * (1 << min(self._answered, MOST_DOUBLINGS))
+        usual_ms = max(thinks_ms, USUAL_GAPS * self._gap_ms.mean)
+        self._beat_after_ms = max(self._half_timer_ms, min(MOST_SILENCE_MS, usual_ms))
+        late_ms = min(DEVIATIONS * self._deviation_ms, MOST_LATE_MS)
+        # Time from the last sign of life to the first token of standalone text.
+        self.timeout_ms = self._beat_after_ms + max(self._half_timer_ms, self._rtt.mean + late_ms)
 
     def expect(self, now_ms: float) -> None:
         """From now on, frames are expected (an answer begins or continues)."""
         if not self._waiting:
             self._waiting, self._in_text, self._answered = True, False, 0
             self._heard_ms = self._progress_ms = now_ms
+            self._set_timers()
 
     def rest(self) -> None:
         self._waiting = False
@@ -66,6 +78,7 @@ class LinkMonitor:
     def forget_round_trips(self) -> None:
         """Those of now on are to another server."""
         self._rtt, self._gap_ms, self._deviation_ms = Smoothed(FIRST_RTT_MS), Smoothed(), 0.0
+        self._set_timers()
 
     def on_opened(self, now_ms: float, took_ms: float) -> None:
         """A stream was opened; `took_ms` from Open to Opened."""
@@ -74,6 +87,7 @@ class LinkMonitor:
         self._progress_ms = self._beat_ms = now_ms
         self.on_frame(now_ms)
         self._in_text, self._answered = False, 0
+        self._set_timers()
 
     def on_frame(self, now_ms: float) -> None:
         self._heard_ms = now_ms
@@ -97,6 +111,13 @@ class LinkMonitor:
         if self._in_text:
             self._gap_ms.add(min(now_ms - self._progress_ms, self.timeout_ms))  # a lost link is no usual gap
         self._progress_ms, self._in_text, self._answered = now_ms, True, 0
+        self._set_timers()
+
+    def on_step(self, step_ms: float) -> None:
+        """The server's forward took so long: until two frames have shown it, the gap between them."""
+        if not self._gap_ms.samples:
+            self._gap_ms = Smoothed(step_ms)
+            self._set_timers()
 
     def on_beat(self, now_ms: float, stamp: int) -> float | None:
         """A beat came back: how long it took; None for one that was never sent."""
@@ -109,6 +130,7 @@ class LinkMonitor:
         weight = LEARN_WEIGHT if late_ms > self._deviation_ms else FORGET_WEIGHT
         self._deviation_ms += weight * (late_ms - self._deviation_ms)
         self._rtt.add(took_ms)
+        self._set_timers()
         return took_ms
 
     def take_beat(self, now_ms: float) -> int | None:
@@ -125,12 +147,6 @@ class LinkMonitor:
     def rtt_ms(self) -> float | None:
         """Smoothed round-trip time; None before the first sample."""
         return self._rtt.mean if self._rtt.samples else None
-
-    @property
-    def timeout_ms(self) -> float:
-        """Time from the last sign of life to the first token of standalone text."""
-        late_ms = min(DEVIATIONS * self._deviation_ms, MOST_LATE_MS)
-        return self._beat_after_ms + max(self._half_timer_ms, self._rtt.mean + late_ms)
 
     def is_lost(self, now_ms: float) -> bool:
         return self._waiting and now_ms >= self._heard_ms + self.timeout_ms
@@ -156,15 +172,6 @@ class LinkMonitor:
         if self._beat_ms > self._heard_ms:
             return self._beat_ms + BEAT_AGAIN_MS
         return min(silent_ms, self._beat_ms + BEAT_EVERY_MS)
-
-    @property
-    def _beat_after_ms(self) -> float:
-        thinks_ms = self._half_timer_ms * (1 << min(self._answered, MOST_DOUBLINGS))
-        return max(self._half_timer_ms, min(MOST_SILENCE_MS, max(thinks_ms, USUAL_GAPS * self._gap_ms.mean)))
-
-    @property
-    def _half_timer_ms(self) -> float:
-        return max(LEAST_TIMEOUT_MS, TIMEOUT_ROUND_TRIPS * self._rtt.mean) / 2
 
 
 LEAST_MS = 300.0  # shorter ones are hiccups of busy machines and radios, in which a device writes three words at most

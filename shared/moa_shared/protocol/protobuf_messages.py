@@ -109,19 +109,6 @@ def draft_from_proto(message: pb.Draft, continued: tuple[int, int, int] | None =
     return Draft(epoch, base, 0 if continued else message.prefix_hash, first, tuple(message.tokens), tuple(parents))
 
 
-def verdict_from_proto(message: pb.Verdict) -> Verdict:
-    """Raises ProtocolError for a finish that this version does not know, or chances that do not fit the tokens."""
-    return Verdict(
-        **_same(message, _OF_VERDICT),
-        tokens=tuple(message.tokens),
-        finish=_known(Finish, message.finish, "a verdict with a finish that this version knows", ""),
-        stale=message.stale_nodes,
-        step_ms=message.step_hundredths / 100,
-        least_chance=min(message.least_percent, 100) / 100,
-        chances=chances_from_proto(message.tokens, message.chances),
-    )
-
-
 def chances_to_proto(chances: Sequence[TokenChances]) -> list[pb.TokenChances]:
     return [pb.TokenChances(chosen=each.chosen, tokens=each.tokens, chances=each.chances) for each in chances]
 
@@ -230,12 +217,26 @@ class VerdictFrames:
                 yield frame.beat
 
     def read_verdict(self, message: pb.Verdict) -> Verdict:
-        """Raises ProtocolError for a verdict that continues none, or with a finish that this version does not know."""
-        verdict = verdict_from_proto(message)
-        if not message.base:
-            if self._end is None:
-                raise ProtocolError("a verdict that names its base, as the first one of a stream", "base 0")
-            verdict = replace(verdict, ask=self._end[0], base=self._end[1], prefix_hash=0)
+        """Raises ProtocolError for a verdict that continues none, an unknown finish, or chances of other tokens."""
+        ask, base = (message.ask, message.base) if message.base else self._end or (0, 0)
+        if not base:
+            raise ProtocolError("a verdict that names its base, as the first one of a stream", "base 0")
+        verdict = Verdict(
+            ask,
+            base,
+            message.prefix_hash if message.base else 0,
+            tuple(message.tokens),
+            _known(Finish, message.finish, "a verdict with a finish that this version knows", ""),
+            message.accepted,
+            message.drafted,
+            message.stale_nodes,
+            message.step_hundredths / 100,
+            message.server_drafted,
+            message.server_accepted,
+            min(message.least_percent, 100) / 100,
+            chances_from_proto(message.tokens, message.chances),
+            message.shared,
+        )
         self._end = verdict.ask, verdict.base + len(verdict.tokens)
         return verdict
 

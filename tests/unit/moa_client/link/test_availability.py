@@ -255,6 +255,15 @@ def test_silence_is_a_lost_link_after_four_round_trips_and_at_least_150_ms() -> 
         assert monitor.is_lost(1000.0 + timeout_ms)
 
 
+def test_a_server_whose_steps_are_long_is_not_asked_for_a_beat_before_its_second_frame() -> None:
+    monitor = opened(1.0)
+    monitor.on_frame(1000.0)
+    monitor.on_progress(1000.0)
+    monitor.on_step(100.0)
+    assert monitor.take_beat(1149.0) is None
+    assert monitor.take_beat(1150.0) is not None
+
+
 def test_a_device_that_was_held_up_reads_its_frames_before_it_takes_the_server_for_lost() -> None:
     monitor = opened(20.0)
     monitor.on_frame(1000.0)

@@ -23,7 +23,6 @@ from moa_shared.protocol.protobuf_messages import (
     memory_from_proto,
     memory_to_proto,
     rows_from_proto,
-    verdict_from_proto,
 )
 from moa_shared.sampling.settings import Sampling
 
@@ -65,14 +64,14 @@ DRAFTS = drafts()
 ASKS = st.builds(Ask, st.integers(1, 2**32 - 1), COUNTS, HASHES, TOKENS, SETTINGS, COUNTS, st.none() | DRAFTS)
 VERDICTS = st.builds(
     Verdict,
-    *(COUNTS, COUNTS, SHORT_HASHES, TOKENS, st.sampled_from(Finish)),
+    *(COUNTS, COUNTS.filter(bool), SHORT_HASHES, TOKENS, st.sampled_from(Finish)),
     *(COUNTS, COUNTS, COUNTS, st.integers(0, 10**7).map(lambda hundredths: hundredths / 100)),
     *(COUNTS, COUNTS, st.integers(0, 100).map(lambda percent: percent / 100)),
 )
 CODECS: dict[type, tuple[Any, Any, Any]] = {
     Draft: (draft_to_proto, pb.Draft, draft_from_proto),
     Ask: (ask_to_proto, pb.Ask, ask_from_proto),
-    Verdict: (lambda verdict: VerdictFrames().frame_of(verdict).verdict, pb.Verdict, verdict_from_proto),
+    Verdict: (lambda verdict: VerdictFrames().frame_of(verdict).verdict, pb.Verdict, VerdictFrames().read_verdict),
     Memory: (memory_to_proto, pb.Memory, memory_from_proto),
 }
 MEMORIES = st.builds(
@@ -90,7 +89,7 @@ def test_a_message_comes_back(message: Draft | Ask | Verdict | Memory) -> None:
     ("kind", "wire", "message"),
     [
         (Ask, b"\x12\x01\x01", "an Ask with an id of 1 or more, got none"),
-        (Verdict, b"\x30\x63", "a finish that this version knows, got 99"),
+        (Verdict, b"\x10\x01\x30\x63", "a finish that this version knows, got 99"),
         (Memory, b"\x18\x63", "a codec that this version knows, got codec 99"),
         (Memory, b"\x18\x01\x28\x63", "memory of plane 0 or 1, got plane 99"),
     ],
@@ -112,7 +111,7 @@ def test_numbers_that_mean_nothing_here_are_refused(kind: type, wire: bytes, mes
 )
 def test_chances_that_are_none_are_refused(chances: list[pb.TokenChances], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        verdict_from_proto(pb.Verdict(ask=1, base=1, tokens=[3], chances=chances))
+        VerdictFrames().read_verdict(pb.Verdict(ask=1, base=1, tokens=[3], chances=chances))
 
 
 SMALL = st.integers(1, 3)
