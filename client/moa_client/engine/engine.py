@@ -10,7 +10,6 @@ import math
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import suppress
 from typing import assert_never
 
 from moa.v1 import moa_pb2 as pb
@@ -155,10 +154,14 @@ class ClientEngine:
             drafting.wake_ms(now),
         )
         wake_ms = min((each for each in times if each is not None and each < math.inf), default=None)
-        item = None
-        with suppress(TimeoutError):
-            async with asyncio.timeout(None if wake_ms is None else max(0.0, (wake_ms - now) / 1e3)):
-                item = await self._inbox.get()
+        due = None  # `asyncio.timeout` would take longer than all else here
+        if wake_ms is not None:
+            due = asyncio.get_running_loop().call_later(max(0.0, (wake_ms - now) / 1e3), self.wake)
+        try:
+            item: InboxItem | None = await self._inbox.get()
+        finally:
+            if due is not None:
+                due.cancel()
         if wake_ms is not None:
             availability.monitor.on_wake(now_ms(), now_ms() - wake_ms)
         while item is not None:
