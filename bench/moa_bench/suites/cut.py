@@ -6,6 +6,7 @@ replaced, one emulated link, one client.
 
 import math
 import random
+import socket
 import tempfile
 import threading
 import time
@@ -161,6 +162,21 @@ ORACLE_ACCEPTANCE = 0.65
 ORACLE_DRAFT_MS = 25.0  # a slow device: its standalone text does not end before a cut does
 
 
+LISTENING_S = 10.0  # at most, from a server's start until a link leads to it again
+
+
+def wait_for_listener(address: str) -> None:
+    """Returns when "host:port" takes connections: a link refuses them for a moment longer than its server does."""
+    host, _, port = address.rpartition(":")
+    began_s = time.perf_counter()
+    while time.perf_counter() - began_s < LISTENING_S:
+        with socket.socket() as probe:
+            if probe.connect_ex((host, int(port))) == 0:
+                return
+        time.sleep(0.005)
+    raise UnavailableError(f"Nothing listens at {address}.", hint="Measure again.")
+
+
 class MortalServer:
     """A server that can be killed, and replaced at its address by one that knows nothing of its sessions."""
 
@@ -291,6 +307,7 @@ class _Stage:
                 self.link.reset()
             else:
                 self.server.kill_and_replace()
+                wait_for_listener(self.link.address)
             struck.append(InjectedIncident(planned.kind, at_s, time.perf_counter()))
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import socket
+import time
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -13,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa_bench.harness.split_client import Moment
+from moa_bench.suites import cut
 from moa_bench.suites.cut import (
     LATEST_S,
     LONGEST_S,
@@ -24,6 +27,7 @@ from moa_bench.suites.cut import (
 )
 from moa_bench.suites.engine import Worker, binary_tree, step_bytes
 from moa_bench.suites.split.tables import ALL, PLAIN, figures_of, link_table, remarks
+from moa_shared.errors import UnavailableError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.storage.tensors import HEAD
 
@@ -144,3 +148,13 @@ With answers that are not plain streaming's, left out of ratios: another over 4G
 Failed over 4G: broken: Nothing comes from the link.
 Slower than plain streaming with everything on: 4G (0.80).
 """)
+
+
+def test_an_answer_after_a_kill_is_asked_once_the_link_takes_connections_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as link:
+        link.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(time, "sleep", lambda seconds: link.listen())  # refused before
+        cut.wait_for_listener(f"127.0.0.1:{link.getsockname()[1]}")
+    monkeypatch.setattr(cut, "LISTENING_S", 0.0)
+    with pytest.raises(UnavailableError, match="Nothing listens at"):
+        cut.wait_for_listener("127.0.0.1:1")
