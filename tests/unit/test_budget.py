@@ -31,12 +31,12 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "server": (("server",), 13080, 67),
     "shared": (("shared",), 13187, 71),
     "training": (("training",), 4468, 26),
-    "bench": (("bench",), 5128, 34),
+    "bench": (("bench",), 5145, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 686, 12),
-    "tests": (("tests",), 49273, 260),
+    "tests": (("tests",), 49287, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
