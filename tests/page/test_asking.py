@@ -173,6 +173,7 @@ def test_options_are_those_of_the_next_answers_where_the_model_has_them(serve: S
     reader.expect_end()
     served.backend.thinking = None  # another model
     reader.button("New conversation").click()
+    reader.expect_connection()
     reader.ask("Why?")
     expect(reader.answer).to_have_text("You asked: Why?")
     options = AnswerOptions(temperature=0.5, top_k=40, top_p=0.9, max_tokens=2048)
