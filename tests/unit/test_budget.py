@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 686, 12),
-    "tests": (("tests",), 49288, 260),
+    "tests": (("tests",), 49296, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
