@@ -5,6 +5,7 @@ from pathlib import Path
 
 from moa_bench.report import with_section
 from moa_client.settings import ClientSettings
+from moa_server.catalogue import catalogue_table
 from moa_server.listing import known_table
 from moa_server.settings import ServerSettings
 from moa_shared.drafter.companion import KNOWN_COMPANIONS
@@ -16,6 +17,7 @@ DOCS = Path(__file__).resolve().parent
 TABLES = (
     ("client.md", "options moa-client", options_table(ClientSettings)),
     ("server.md", "options moa-server", options_table(ServerSettings)),
+    ("models.md", "catalogue", catalogue_table()),
     ("drafters.md", "known drafters", known_table()),
     ("drafters.md", "companions", "\n".join(COMPANIONS)),
 )

@@ -21,7 +21,6 @@ from moa_server.access.keys import KeyBook, keys_in, read_key_file
 from moa_server.addresses import METRICS_OPTIONS, check_address, host_port
 from moa_server.capacity import READING_TOKENS_PER_S, Speed, StepEstimate, estimate_step, measure_speed
 from moa_server.loading import ServerPlan
-from moa_server.service.fetch import offered_companion
 from moa_server.settings import ServerSettings
 from moa_server.tls import SOON_DAYS, files_of, read_certificate
 from moa_server.verifier.execution_level import load_execution
@@ -214,7 +213,7 @@ class MachineExamination:
         steps: list[tuple[str, tuple[str, ...], Callable[[], Check]]] = [
             ("model", (), self._find_model),
             ("drafter", ("model",), self._find_drafters),
-            *([("companion", ("model",), self._find_companion)] if settings.companion else []),
+            *([("companion", ("model",), self._find_companion)] if plan.companion_name else []),
             ("memory", ("model", "drafter"), self._plan_memory),
             ("disk", (), self._check_disk),
             ("port", (), self._check_port),
@@ -255,8 +254,8 @@ class MachineExamination:
         return _judged("drafter", "none for this model is on this machine", hint)
 
     def _find_companion(self) -> Check:
-        settings = self._settings
-        found = offered_companion(settings.companion, self._plan.files, settings.cache_dir, self._progress)
+        if (found := self._plan.companion) is None:
+            return _judged("companion", "the catalogue's cannot be fetched", "Devices write no whole answers offline.")
         trust = "its text was measured" if found.confidence is not None else "its text was not measured"
         size = _size(found.files.weights)
         return Check("companion", "ok", f"{found.files.target_id}, {size}; the same vocabulary; {trust}")

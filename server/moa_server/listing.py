@@ -17,9 +17,17 @@ from typing import Any, NamedTuple
 from moa_shared.drafter.checkpoint import CONFIG_KEY, DRAFTER_FILE, drafters_folder, installed_drafters
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import Published
-from moa_shared.drafter.published import PublishedFiles, convert, drafter_in_folder, model_key, named_target
+from moa_shared.drafter.published import (
+    PublishedFiles,
+    convert,
+    drafter_in_folder,
+    find_drafter,
+    model_key,
+    named_target,
+)
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
+from moa_shared.models.catalogue import expand
 from moa_shared.models.files import describe_folder, gguf_fingerprint
 from moa_shared.models.gguf_entry import first_parts, identify, is_gguf, is_model_file, read_parts
 from moa_shared.models.hub import PREFIX, HubModel, hub_cache, hub_snapshots
@@ -171,11 +179,12 @@ _NO_DRAFTER = (MoaError, OSError, LookupError, TypeError, ValueError)
 
 
 def choose_drafter(
-    files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None
+    files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None, *, fetches: bool = False
 ) -> tuple[str, Path] | None:
     """The drafter to take, by its id on the hub and its checkpoint's file. Says what and why, or what could be fetched.
 
-    One that cannot be used after all, such as a quantised one, is passed over.
+    One that cannot be used after all, such as a quantised one, is passed over. `fetches`: the most promising one that
+    is known is fetched where none is here.
     """
     root, progress = cache_root(cache_dir), progress or Progress()
     names = names_of(files.target_id, files.weights)
@@ -189,12 +198,23 @@ def choose_drafter(
         progress.note(f"The drafter is {each.name}: {why}.")
         return each.name, path
     nothing = f"There is no drafter for {files.target_id} on this machine"
-    if fetchable := [each for each in known_for(names, files.config) if each.form.is_run]:
-        best = min(fetchable, key=lambda each: each.form.rank)
+    if (best := best_known(names, files.config)) is None:
+        progress.note(f"{nothing}, and none is known; `moa-train fit` makes one.")
+    elif not fetches:
         progress.note(f"{nothing}. To fetch one: --drafter {best.name} ({best.form.label}).")
     else:
-        progress.note(f"{nothing}, and none is known; `moa-train fit` makes one.")
+        try:
+            return best.name, find_drafter(best.name, files, cache_dir, progress)
+        except MoaError as error:
+            progress.note(f"{nothing}. {error}")
     return None
+
+
+def best_known(names: Iterable[str], config: Mapping[str, Any] | None = None) -> Drafter | None:
+    """The most promising one of `known_for` that this version runs."""
+    return min(
+        (each for each in known_for(names, config) if each.form.is_run), key=lambda each: each.form.rank, default=None
+    )
 
 
 def names_of(name: str, paths: Sequence[Path]) -> frozenset[str]:
@@ -262,7 +282,7 @@ class DrafterList(NamedTuple):
 
 def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> DrafterList:
     """`spec`: as of `resolve`; a model on the hub need not be on this machine."""
-    root = cache_root(cache_dir)
+    root, spec = cache_root(cache_dir), expand(spec)
     found = _find(spec, root, progress)
     name = found.name if found is not None else spec.removeprefix(PREFIX)
     names, fingerprint = frozenset({name}), ""

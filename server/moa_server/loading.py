@@ -25,8 +25,9 @@ from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.guesses import NgramTable
-from moa_shared.errors import CheckpointError, ConfigError
+from moa_shared.errors import CheckpointError, ConfigError, MoaError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
+from moa_shared.models.catalogue import find_listed
 from moa_shared.models.files import RAW_TEXT_ONLY, end_of_text, read_sampling_defaults
 from moa_shared.models.network.plan import kv_width, plan_of
 from moa_shared.programs.progress import Progress
@@ -40,7 +41,7 @@ from moa_server.engine.live_session import Observer
 from moa_server.engine.registry import SessionSize
 from moa_server.engine.stepper import Stepper
 from moa_server.listing import choose_drafter
-from moa_server.service.fetch import DrafterFile, DrafterFiles, offered_companion
+from moa_server.service.fetch import CompanionFiles, DrafterFile, DrafterFiles, offered_companion
 from moa_server.service.host import Host
 from moa_server.service.services import ModelPooling, Served, find_pooling
 from moa_server.session.memory_feed import Rows
@@ -88,8 +89,31 @@ class ServerPlan:
     @cached_property
     def drafters(self) -> tuple[NamedDrafter, ...]:
         """Whose memory rows are served; the first is for clients that name none."""
-        paths = drafter_paths(self.settings.drafter, self.files, self.settings.cache_dir, self._progress)
+        settings, listed = self.settings, find_listed(self.settings.model)
+        paths = drafter_paths(
+            settings.drafter, self.files, settings.cache_dir, self._progress, fetches=listed is not None
+        )
         return tuple(NamedDrafter(name, path, check_drafter(path, self.files)) for name, path in paths)
+
+    @cached_property
+    def companion_name(self) -> str:
+        """As the settings have it, else of the catalogue's for this model; "": none."""
+        listed = find_listed(self.settings.model)
+        named = self.settings.companion or (listed.companion if listed is not None else "")
+        return "" if named == "none" else named
+
+    @cached_property
+    def companion(self) -> CompanionFiles | None:
+        """What devices may fetch; one that nobody named and that cannot be had is only said."""
+        if not (name := self.companion_name):
+            return None
+        try:
+            return offered_companion(name, self.files, self.settings.cache_dir, self._progress)
+        except MoaError as error:
+            if self.settings.companion:
+                raise
+            self._progress.note(f"No companion is offered. {error}")
+            return None
 
     @cached_property
     def needed(self) -> Needed:
@@ -130,10 +154,8 @@ def load_host(
     pooling, drafters = find_pooling(files), plan.drafters
     if settings.drafter == AUTO and drafters and drafters[0].name in SHIPPED_DRAFTERS:
         log.info("drafters that come with moa for this model", drafters=", ".join(each.name for each in drafters))
-    companion = None
-    if settings.companion:
-        companion = offered_companion(settings.companion, files, settings.cache_dir, progress)
-    elif fitting := fitting_companions(files.config):
+    companion = plan.companion
+    if not plan.companion_name and (fitting := fitting_companions(files.config)):
         log.info("no companion is offered", fitting=fitting)
     execution = (load or load_execution)(files, settings, progress)
     served = _served(files, execution, drafters, pooling)
@@ -203,12 +225,18 @@ def _served(files: ModelFiles, execution: Execution, drafters: Sequence[NamedDra
 
 
 def drafter_paths(
-    spec: str, files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None
+    spec: str,
+    files: ModelFiles,
+    cache_dir: Path | None = None,
+    progress: Progress | None = None,
+    *,
+    fetches: bool = False,
 ) -> list[tuple[str, Path]]:
     """The drafters whose memory rows are served, by name; the first is for clients that name none.
 
     `spec`: "none"; "auto": all that come with moa for this target, else the best on this machine; "default": the former
-    only; "deep": that one; or as of `find_drafter`. `cache_dir`, `progress`: as of `resolve`.
+    only; "deep": that one; or as of `find_drafter`. `cache_dir`, `progress`: as of `resolve`; `fetches`: as of
+    `choose_drafter`.
     """
     if spec == "none":
         return []
@@ -218,7 +246,7 @@ def drafter_paths(
         hint = "Train one with moa-train fit, or leave --drafter out."
         return [(spec, require_shipped(files.fingerprint, files.target_id, spec, hint=hint))]
     paths = [(name, path) for name in SHIPPED_DRAFTERS if (path := shipped_drafter(files.fingerprint, name))]
-    if not paths and spec == AUTO and (chosen := choose_drafter(files, cache_dir, progress)) is not None:
+    if not paths and spec == AUTO and (chosen := choose_drafter(files, cache_dir, progress, fetches=fetches)):
         name, path = chosen
         return [(_served_name(name), path)]
     if not paths:

@@ -66,7 +66,9 @@ class ServerSettings(SettingsBase):
         return next((path for path in files if os.path.isfile(path)), None)  # False where it may not be looked at
 
     model: str = setting(
-        "default", "'default', a hub id, a folder, a .gguf file, a name that `moa-server models` shows.", flag="MODEL"
+        "default",
+        "'default', a hub id, a folder, a .gguf file, a name that `moa-server models` shows (--all: or fetches).",
+        flag="MODEL",
     )
     host: str = setting("127.0.0.1", "Where to listen; beyond this machine with TLS, or --insecure.", "ADDRESS")
     port: int = setting(50051, "Port to listen on; 0: any free one.", "PORT", ge=0, le=65535)  # gRPC's customary one
@@ -105,12 +107,13 @@ class ServerSettings(SettingsBase):
         "fast first token shows that somebody has sent the same text.",
     )  # fmt: skip
     drafter: str = setting(
-        "auto", "Whose memory is served; auto: those that come with moa, else the best one in the hub's cache.",
+        "auto", "Whose memory is served; auto: those that come with moa, else the best one in the hub's cache, "
+        "where a MODEL of the catalogue has it fetched.",
         "auto|default|deep|none|PATH|ID",
     )  # fmt: skip
     companion: str = setting(
         "", "A small model of the same vocabulary that devices may fetch, to write with while the link is cut.",
-        "FILE|FOLDER|ID", shown="none",
+        "none|NAME|FILE|FOLDER|ID", shown="that of the catalogue for MODEL, else none",
     )  # fmt: skip
     drafting: Literal["auto", "server", "device", "off"] = setting(
         "auto", "Who drafts. server: this server, while that pays; device: clients' devices; auto: both; off: nobody."

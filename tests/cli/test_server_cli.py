@@ -234,13 +234,18 @@ mine/cut.gguf         folder   4 bytes  -       -       -              no: it en
 
 def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path) -> None:
     told: dict[str, object] = {"gguf": {"architecture": "llama"}}  # and nothing of a chat template
-    with serving(FakeHub({"o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()}}, told=told)) as hub:
+    repos = {
+        "o/A-GGUF": {"A-Q8_0.gguf": write_gguf().read_bytes()},
+        "AngelSlim/Qwen3-1.7B_eagle3": {"config.json": b"{}"},
+    }
+    repos["Qwen/Qwen3-1.7B-GGUF"] = {"Qwen3-1.7B-Q8_0.gguf": b"GGUF"}
+    with serving(FakeHub(repos, told=told)) as hub:
         environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path / "hf")}
 
         def pull(spec: str) -> tuple[int, str, str]:
             words = [sys.executable, "-m", "moa_server.cli", "pull", spec]
             done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=60, check=False)
-            return done.returncode, done.stdout, steady(done.stderr).partition(": done in")[0]
+            return done.returncode, done.stdout, steady(done.stderr)
 
         code, out, err = pull("o/A-GGUF")
         assert (code, out) == (0, "o/A-GGUF:Q8_0\n")
@@ -248,9 +253,24 @@ def test_a_model_is_pulled_from_a_mirror(write_gguf: GgufWriter, tmp_path: Path)
         assert err.startswith(words)
         code, _, err = pull("o/A-GGUF:Q2_K")
         assert (code, "o/A-GGUF holds no GGUF file 'Q2_K', only A-Q8_0.gguf." in err) == (66, True)
-        assert pull("A") == (2, "", "Error: 'A' is no model of a hub. Name OWNER/NAME, or OWNER/NAME:Q4_K_M.\n")
+        assert pull("A") == (
+            2,
+            "",
+            "Error: 'A' is no model of a hub. Name OWNER/NAME, OWNER/NAME:Q4_K_M, or one of `moa-server models --all`.\n",
+        )
         assert pull("default")[:2] == (0, "default\n")
+        code, out, err = pull("qwen3-1.7b")
+        assert (code, out) == (0, "qwen3-1.7b\n")
+        assert "qwen3-1.7b is served without it: The hub has no model Qwen/Qwen3-0.6B-GGUF" in err
+        assert list(tmp_path.glob("hf/hub/models--AngelSlim--Qwen3-1.7B_eagle3/snapshots/*/config.json"))
     assert (tmp_path / "hf" / "hub" / "models--o--A-GGUF" / "refs" / "main").is_file()
+
+
+def test_the_catalogue_for_people_and_for_programs() -> None:
+    told = {each["name"]: each for each in json.loads(run("models", "--all", "--json"))}
+    assert told["qwen3-4b"]["hub"] == "Qwen/Qwen3-4B-GGUF:Q4_K_M"
+    assert [line.split()[0] for line in run("models", "--all").splitlines()][1:-1] == list(told)
+    assert run("models", "--all", "mine") == "--all lists no folders. Leave one of the two out."
 
 
 @pytest.mark.torch

@@ -56,6 +56,17 @@ def use_hub_cache(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(folder))
 
 
+def use_hub(monkeypatch: pytest.MonkeyPatch, url: str, cache: Path) -> None:
+    """Makes a server the hub, for its client too, with ten chunks for what is large here and no pauses."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
+    monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 20)
+    monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+    use_hub_cache(monkeypatch, cache)
+
+
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Path]:
     """Empty places of its own for the hub, ollama and LM Studio."""
@@ -79,6 +90,7 @@ class FakeHub:
     Args:
         repos: files by name of each repository.
         gated: repositories whose terms must be accepted.
+        gone: files that are listed, and are not there.
         cut_after: bytes after which the next answers with a file break off, one for each.
         lies: hashes that are said of files, in place of the right ones.
         told: what else is said of repositories.
@@ -87,6 +99,7 @@ class FakeHub:
 
     repos: dict[str, dict[str, bytes]]
     gated: set[str] = field(default_factory=set)
+    gone: set[str] = field(default_factory=set)
     cut_after: list[int] = field(default_factory=list)
     lies: dict[str, str] = field(default_factory=dict)
     told: dict[str, object] = field(default_factory=dict)
@@ -145,7 +158,10 @@ def serving(hub: FakeHub) -> Iterator[FakeHub]:
 
         def _send(self, repo: str, revision: str, name: str) -> None:
             if repo in hub.gated:
-                self._refuse(403, "GatedRepo")
+                self._refuse(401, "GatedRepo")
+                return
+            if name in hub.gone:
+                self._refuse(404, "EntryNotFound")
                 return
             data = hub.repos[repo][name]
             begin = int(self.headers.get("Range", "bytes=0-").removeprefix("bytes=").partition("-")[0])

@@ -34,7 +34,8 @@ def companion(context: click.Context) -> None:
 def set_(model: str) -> None:
     """Choose it for all chats and the daemon: one that `moa-server models` lists, a file, a folder or a hub id.
 
-    auto is the one that the server offers; default is a demonstration of 135 million weights.
+    qwen3-0.6b and other names of docs/models.md are fetched. auto is the one that the server offers; default is a
+    demonstration of 135 million weights.
     """
     spec = settings_of(ClientSettings)["companion"].read(model, Path())
     words = "the companion that the server offers, fetched once.\n" if spec == AUTO else _found(spec, load=True)

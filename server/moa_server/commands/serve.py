@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 def serve(config_file: Path | None, **flags: Any) -> None:
     """Serve MODEL: 'default', a hub id, a local folder, a .gguf file, or a name that `moa-server models` shows.
 
+    A name of `moa-server models --all` is fetched, with its drafter and companion, unless they are here.
+
     Each option can also be set as MOA_SERVER_<OPTION> in the environment, or in the [server] table of the TOML file
     that --config or MOA_CONFIG names; options come first, then the environment, then the file. `moa-server config`
     shows what is in force. SIGTERM and Ctrl-C let running answers end within the grace period and refuse new ones;

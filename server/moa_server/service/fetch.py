@@ -30,6 +30,7 @@ from moa_shared.errors import (
     OverloadedError,
 )
 from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.models.catalogue import expand
 from moa_shared.models.files import WEIGHTS_INDEX
 from moa_shared.models.hub import PREFIX, HubModel
 from moa_shared.models.storage import cache
@@ -156,7 +157,7 @@ def offered_companion(
 
 def _hub_name(spec: str, files: ModelFiles) -> str:
     """How the hub knows the model that `spec` has led to, pinned to its revision; empty: it is not from there."""
-    named, snapshot = HubModel.parse(spec), files.weights[0].parent
+    named, snapshot = HubModel.parse(expand(spec)), files.weights[0].parent
     if named is None or Path(spec).expanduser().exists() or snapshot.parent.name != "snapshots":
         return ""
     return f"{PREFIX}{named.repo_id}@{snapshot.name}{f':{named.wanted}' if named.wanted else ''}"

@@ -49,7 +49,7 @@ from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
 
-_WANTED = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json")
+PATTERNS = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json")
 
 
 def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
@@ -68,7 +68,7 @@ def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, pr
         return _adopt(PublishedFiles(path.parent, (path,)), spec, files, root, progress)
     if path.suffix in (SAFETENSORS, *PICKLED) or not HUB_ID.fullmatch(spec):
         raise NotFoundError(f"There is no drafter checkpoint {spec}.", hint="Check the path given with --drafter.")
-    return drafter_in_folder(fetch_from_hub(spec, progress, _WANTED), spec, files, root, progress)
+    return drafter_in_folder(fetch_from_hub(spec, progress, PATTERNS), spec, files, root, progress)
 
 
 def drafter_in_folder(folder: Path, name: str, files: ModelFiles, root: Path, progress: Progress) -> Path:

@@ -44,8 +44,8 @@ def model_name(path: Path) -> str:
 
 
 def is_model_file(path: Path) -> bool:
-    """Whether a file is named like a model in GGUF; `mmproj` reads pictures, and is a part of another model."""
-    return path.suffix.lower() == ".gguf" and not path.name.lower().startswith("mmproj")
+    """Whether a file is named like a model in GGUF; `mmproj` reads pictures, `mtp-` guesses ahead, each for another."""
+    return path.suffix.lower() == ".gguf" and not path.name.lower().startswith(("mmproj", "mtp-"))
 
 
 def storage_label(name: str) -> str | None:

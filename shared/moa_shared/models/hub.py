@@ -1,6 +1,7 @@
 """Models of the Hugging Face hub, or of a mirror (HF_ENDPOINT), fetched into the hub's own cache (HF_HOME rules there).
 
-A snapshot that is there already serves without network. Large files are checked against the hash that the hub says.
+A snapshot that is there already serves without network. Large files are checked against the hash that the hub says,
+and continue where an earlier try broke off, which huggingface_hub's own downloads do not.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, Any
 from moa_shared.errors import ChecksumError, DiskFullError, ModelSourceError
 from moa_shared.models.files import RAW_TEXT_ONLY, find_weights
 from moa_shared.models.gguf_entry import find_parts, first_parts, is_model_file, model_name, storage_label
-from moa_shared.models.storage.cache import hash_file, is_disk_full, require_space
+from moa_shared.models.storage.cache import hash_file, is_disk_full, locked, require_space
 from moa_shared.programs.progress import Progress, Task
 
 if TYPE_CHECKING:
-    from huggingface_hub.hf_api import ModelInfo
+    from huggingface_hub.hf_api import ModelInfo, RepoSibling
 
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(@[\w./-]+)?")  # owner/name, optionally @revision
 PREFIX = "hub:"
@@ -32,6 +33,7 @@ TARGET = (
 )
 _USUAL = "Q4_K_M"  # taken where nothing is said, as llama.cpp and ollama do
 _LARGER_DISK = "Free some space, or set HF_HOME to a folder on a larger disk."
+_BRING = "or copy the files here from another machine, and name their folder or the GGUF file"
 _REPOSITORY = "models--"  # how the hub's cache calls the folder of owner/name: models--owner--name
 _MAIN = "main"
 
@@ -43,7 +45,7 @@ def fetch_from_hub(spec: str, progress: Progress, patterns: Sequence[str]) -> Pa
     """
     repo_id, _, revision = spec.partition("@")
     unreachable = f"There is no folder {repo_id}, and the hub could not be reached for it"
-    with _hub_errors(repo_id, revision, unreachable, "Check the network, or name a folder or a file."):
+    with _hub_errors(repo_id, revision, unreachable, f"Check the network, {_BRING}."):
         from huggingface_hub import HfApi
 
         try:
@@ -74,7 +76,7 @@ class HubModel:
 
 def pulled(model: HubModel) -> Path | None:
     """The model in the hub's cache: a GGUF file, or a folder of safetensors; None: it is not there, or not whole."""
-    repository = hub_cache() / f"{_REPOSITORY}{model.repo_id.replace('/', '--')}"
+    repository = _folder_of(model.repo_id)
     named, commit = _snapshots(repository), repository / "snapshots" / model.revision
     snapshot = commit if re.fullmatch(r"[0-9a-f]{40}", model.revision) else named.get(model.revision or _MAIN)
     if snapshot is None or not snapshot.is_dir():
@@ -90,7 +92,7 @@ def pulled(model: HubModel) -> Path | None:
 def pull(model: HubModel, progress: Progress) -> Path:
     """Fetch what is not there yet; the GGUF file (the first of several), or the folder of safetensors."""
     repo_id, revision = model.repo_id, model.revision
-    offline = "Check the network, or HF_ENDPOINT if you use a mirror; whole files that were fetched are kept."
+    offline = f"Check the network, or HF_ENDPOINT if you use a mirror; {_BRING}. What was fetched is kept."
     with _hub_errors(repo_id, revision, f"The hub could not be reached for {repo_id}", offline):
         from huggingface_hub import HfApi
 
@@ -100,6 +102,10 @@ def pull(model: HubModel, progress: Progress) -> Path:
         told = info.gguf or (info.config or {}).get("tokenizer_config")
         if told and not told.get("chat_template") and not any(name.startswith("chat_template") for name in found):
             progress.note(f"{repo_id} has no chat template: {RAW_TEXT_ONLY}.")
+        heads = [name for name in found if fnmatchcase(name, str(PurePosixPath(names[0]).with_name("mtp-*.gguf")))]
+        if len(heads) == 1:  # of several nothing says which is best
+            progress.note(f"{heads[0]}, which guesses ahead for the model, comes with it.")
+            names += heads
         return _served(_fetch(repo_id, revision, info, names, progress), names)
 
 
@@ -111,7 +117,7 @@ def _served(snapshot: Path, names: Sequence[str]) -> Path:
 
 
 def _fetch(repo_id: str, revision: str, info: ModelInfo | None, patterns: Sequence[str], progress: Progress) -> Path:
-    from huggingface_hub import constants, hf_hub_download, snapshot_download, try_to_load_from_cache
+    from huggingface_hub import constants, snapshot_download, try_to_load_from_cache
     from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()  # they would mix with ours
@@ -130,21 +136,53 @@ def _fetch(repo_id: str, revision: str, info: ModelInfo | None, patterns: Sequen
         require_space(cache, total, repo_id, _LARGER_DISK)
         with progress.task(f"Fetching {repo_id} from {constants.ENDPOINT}", total, is_bytes=True) as task:
             for file, sha256 in large:
-                counter = _counter(task)
-                path = Path(hf_hub_download(repo_id, file.rfilename, revision=commit, tqdm_class=counter))
-                if (got := hash_file(blob := path.resolve(), progress)) != sha256:
-                    path.unlink()
-                    blob.unlink(missing_ok=True)
-                    hint = "It was deleted: fetch it again, or from another HF_ENDPOINT."
-                    raise ChecksumError(f"{path} has the sha256 {got}, expected {sha256}.", hint=hint)
+                _fetch_blob(repo_id, commit, file, sha256, task, progress)
     with progress.task(f"Fetching {repo_id} from the hub"):
         return Path(snapshot_download(repo_id, revision=revision or None, allow_patterns=list(patterns)))
 
 
+def _fetch_blob(
+    repo_id: str, commit: str | None, file: RepoSibling, sha256: str, task: Task, progress: Progress
+) -> None:
+    """Puts a file where the hub's client looks for it by its hash, then has the client link its name to it."""
+    from huggingface_hub import constants, file_download, hf_hub_download, hf_hub_url
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # documented, and not in __all__
+
+    name, folder = file.rfilename, _folder_of(repo_id)
+    blob, lock = folder / "blobs" / sha256, hub_cache() / ".locks" / folder.name / sha256  # the client's own lock
+    partial, counter = blob.with_name(f"{sha256}.moa.incomplete"), _counter(task)
+    with locked(lock, progress):
+        if not blob.is_file() and (file.size or 0) <= constants.MAX_HTTP_DOWNLOAD_SIZE:
+            blob.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("ab") as content:
+                url, done = hf_hub_url(repo_id, name, revision=commit), content.tell()
+                file_download.http_get(
+                    url,
+                    content,
+                    resume_size=done,
+                    headers=build_hf_headers(),
+                    expected_size=file.size,
+                    tqdm_class=counter,
+                )
+            _check_hash(partial, name, sha256, progress)
+            partial.replace(blob)
+    path = Path(hf_hub_download(repo_id, name, revision=commit, tqdm_class=counter)).resolve()
+    if path != blob.resolve():  # larger than what comes over HTTP, or a mirror's that calls it otherwise
+        _check_hash(path, name, sha256, progress)
+
+
+def _check_hash(path: Path, name: str, sha256: str, progress: Progress) -> None:
+    if (got := hash_file(path, progress)) != sha256:
+        path.unlink()
+        hint = "It was deleted: fetch it again, or from another HF_ENDPOINT."
+        raise ChecksumError(f"{name} has the sha256 {got}, expected {sha256}.", hint=hint)
+
+
 def _counter(task: Task) -> Any:
     class Counter(nullcontext[Any]):
-        def __init__(self, *_: object, **__: object) -> None:
+        def __init__(self, *_: object, initial: int = 0, **__: object) -> None:
             super().__init__(self)
+            task.advance(initial)
 
         def update(self, amount: int) -> None:
             task.advance(amount)
@@ -193,6 +231,10 @@ def hub_cache() -> Path:
     return Path(constants.HF_HUB_CACHE)
 
 
+def _folder_of(repo_id: str) -> Path:
+    return hub_cache() / f"{_REPOSITORY}{repo_id.replace('/', '--')}"
+
+
 def hub_snapshots(cache: Path) -> Iterator[tuple[str, Path]]:
     """The snapshots of the hub's cache, each with its name: OWNER/NAME, with @REVISION unless it is the main one."""
     for repository in sorted(cache.glob(f"{_REPOSITORY}*")):
@@ -215,19 +257,27 @@ def _snapshots(repository: Path) -> dict[str, Path]:
 
 @contextmanager
 def _hub_errors(repo_id: str, revision: str, unreachable: str, hint: str) -> Iterator[None]:
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError, RevisionNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RemoteEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
 
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # its warnings are lines between our sentences
     try:
         yield
     except GatedRepoError as error:
-        hint = "Accept them on the model's page and set HF_TOKEN."
+        hint = f"Accept them on the model's page and set HF_TOKEN, {_BRING}."
         raise ModelSourceError(f"The hub gives {repo_id} only to those who accepted its terms.", hint=hint) from error
     except RepositoryNotFoundError as error:
-        hint = "Check the id, or set HF_TOKEN."
+        hint = f"Check the id, set HF_TOKEN, {_BRING}."
         raise ModelSourceError(f"The hub has no model {repo_id} (or it is private).", hint=hint) from error
     except RevisionNotFoundError as error:
         raise ModelSourceError(f"{repo_id} has no revision {revision!r}.", hint="Check the revision.") from error
+    except RemoteEntryNotFoundError as error:
+        hint = f"Try again later, or another HF_ENDPOINT, {_BRING}."
+        raise ModelSourceError(f"The hub lists a file of {repo_id} that it does not have (404).", hint=hint) from error
     except PermissionError as error:
         hint = "Set HF_HOME to a folder that you may write to."
         raise ModelSourceError(f"{error.filename} cannot be written: {error.strerror}.", hint=hint) from error

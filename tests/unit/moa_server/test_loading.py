@@ -12,18 +12,27 @@ from unittest.mock import Mock
 import pytest
 import torch
 from moa_server import listing
-from moa_server.listing import FORMS, KNOWN, Drafter, cached_drafters, choose_drafter, known_drafter, known_for
+from moa_server.listing import (
+    FORMS,
+    KNOWN,
+    Drafter,
+    best_known,
+    cached_drafters,
+    choose_drafter,
+    known_drafter,
+    known_for,
+)
 from moa_server.loading import AUTO, check_drafter, drafter_paths, load_host
 from moa_server.observing import read_host
 from moa_server.settings import ServerSettings
 from moa_shared.drafter import published
 from moa_shared.drafter.checkpoint import DRAFTER_FILE, load_checkpoint, save_checkpoint
-from moa_shared.drafter.companion import KNOWN_COMPANIONS
 from moa_shared.drafter.kinds import DrafterConfig
-from moa_shared.drafter.published import find_drafter, model_key
+from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.estimates import TRIAL_TOKENS
-from moa_shared.errors import CheckpointError
+from moa_shared.errors import CheckpointError, ModelSourceError
 from moa_shared.models import ModelFiles, resolve
+from moa_shared.models.catalogue import CATALOGUE
 from moa_shared.models.hub import HUB_ID
 from moa_shared.models.network.plan import kv_width
 from moa_shared.programs.progress import Progress
@@ -75,13 +84,17 @@ def test_the_table_is_sound() -> None:
 
 
 def test_readme_names_models_with_drafters_and_companions_that_are_known_for_them() -> None:
-    row = r"serve hub:(\S+) --drafter (\S+) --companion hub:(\S+)`"
-    rows = re.findall(row, README.read_text("utf-8"))
+    rows = re.findall(
+        r"\| `moa-server serve (\S+)(?: --drafter (\S+) --companion (\S+))?` \|", README.read_text("utf-8")
+    )
     assert 4 <= len(rows) <= 6
-    companions = {model_key(each["hub"]) for each in KNOWN_COMPANIONS}
     for model, drafter, companion in rows:
-        assert drafter in {each.name for each in known_for([model])}
-        assert model_key(companion) in companions
+        if (listed := CATALOGUE.get(model)) is not None:  # these two go with it
+            assert best_known([listed.hub])
+            assert listed.companion
+        else:
+            assert drafter in {each.name for each in known_for([model])}
+            assert companion in {each.companion for each in CATALOGUE.values()}
 
 
 def named(target: str) -> dict[str, Any]:
@@ -190,6 +203,10 @@ def test_without_any_it_says_what_could_be_fetched(
     known = [Drafter(f"a/{form.name}", form, "a/b") for form in forms]
     monkeypatch.setattr(listing, "known_for", lambda *_: known)
     assert chosen(files)[1] == [f"{NOTHING}. To fetch one: --drafter a/moa (Mixture of Attentions)."]
+    find, notes = Mock(side_effect=[Path("made"), ModelSourceError("It is gone.", hint="Look.")]), Notes()
+    monkeypatch.setattr(listing, "find_drafter", find)
+    found = [choose_drafter(files, progress=notes, fetches=True) for _ in range(2)]  # as for a model of the catalogue
+    assert (found, notes.lines) == ([("a/moa", Path("made")), None], [f"{NOTHING}. It is gone. Look."])
 
 
 def test_a_drafter_with_another_tokenizer_is_refused_and_one_that_names_another_model_taken_and_said(

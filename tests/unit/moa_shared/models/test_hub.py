@@ -11,7 +11,7 @@ from moa_shared.models.hub import HUB_ID, HubModel, choose_files, fetch_from_hub
 from moa_shared.programs.progress import Progress
 
 from tests.support.messages import says
-from tests.support.model_places import FakeHub, serving, use_hub_cache
+from tests.support.model_places import FakeHub, serving, use_hub
 from tests.support.tiny_gguf import GgufWriter
 
 SILENT = Progress()
@@ -27,13 +27,7 @@ def hub(
     ggufs = {"A-Q4_K_M.gguf": LARGE, "A-Q8_0.gguf": write_gguf().read_bytes(), "README.md": b"A"}
     ggufs |= {f"A-F16-{number:05}-of-00002.gguf": LARGE + bytes([number]) for number in (1, 2)}
     with serving(FakeHub({"o/A-GGUF": ggufs, "o/A": plain})) as running:
-        monkeypatch.setattr(constants, "ENDPOINT", running.url)
-        monkeypatch.setattr(
-            constants, "HUGGINGFACE_CO_URL_TEMPLATE", running.url + "/{repo_id}/resolve/{revision}/{filename}"
-        )
-        use_hub_cache(monkeypatch, tmp_path / "hub")
-        monkeypatch.setattr(constants, "DOWNLOAD_CHUNK_SIZE", 1 << 20)
-        monkeypatch.setattr("huggingface_hub.file_download.time.sleep", lambda _: None)
+        use_hub(monkeypatch, running.url, tmp_path / "hub")
         yield running
 
 
@@ -59,14 +53,27 @@ def test_a_file_is_fetched_once(hub: FakeHub, tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("*.incomplete"))
 
 
-def test_what_was_interrupted_leaves_nothing_and_is_fetched_again(hub: FakeHub, tmp_path: Path) -> None:
+def test_what_was_interrupted_continues_where_it_broke_off(hub: FakeHub, tmp_path: Path) -> None:
     wanted = model("o/A-GGUF:q4_k_m")
     hub.cut_after = [4_000_000, *[0] * 5]  # the client itself tries again while something comes
     with says(ModelSourceError, "The hub could not be reached for o/A-GGUF: peer closed connection without"):
         pull(wanted, SILENT)
     assert pulled(wanted) is None
-    assert not list(tmp_path.rglob("*.incomplete"))
+    [partial] = tmp_path.rglob("*.incomplete")
+    begun = partial.stat().st_size
+    assert 0 < begun < len(LARGE)
     assert pull(wanted, SILENT).read_bytes() == LARGE
+    assert f"bytes={begun}-" in {told for method, _, told in hub.asked if method == "GET"}
+    assert not list(tmp_path.rglob("*.incomplete"))
+
+
+def test_heads_that_guess_ahead_come_with_their_model(hub: FakeHub) -> None:
+    hub.repos["o/A-GGUF"] |= {"mtp-A.gguf": b"GGUF", "MTP/mtp-A-Q4_K_M.gguf": b"GGUF", "mmproj-A.gguf": b"GGUF"}
+    path = pull(model("o/A-GGUF"), SILENT)
+    assert path.name == "A-Q4_K_M.gguf"
+    assert [beside.name for beside in path.parent.rglob("*.gguf") if beside != path] == ["mtp-A.gguf"]
+    hub.repos["o/A-GGUF"]["mtp-B.gguf"] = b"GGUF"
+    assert not list(pull(model("o/A-GGUF:Q8_0"), SILENT).parent.glob("mtp-B*"))  # which of two is meant nobody says
 
 
 def test_parts_are_fetched_together(hub: FakeHub) -> None:
@@ -99,6 +106,10 @@ def test_refusals_are_sentences(hub: FakeHub, cache: Path, monkeypatch: pytest.M
     ):
         with says(ModelSourceError, message):
             pull(model(spec), SILENT)
+    hub.gated.clear()
+    hub.gone.add("A-Q8_0.gguf")
+    with says(ModelSourceError, "The hub lists a file of o/A-GGUF that it does not have (404). Try again later,"):
+        pull(model("o/A-GGUF:Q8_0"), SILENT)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     with says(ModelSourceError, "The hub could not be reached for o/A-GGUF: [Errno 111] Connection refused"):
         pull(model("o/A-GGUF:Q8_0"), SILENT)
@@ -108,9 +119,9 @@ def test_refusals_are_sentences(hub: FakeHub, cache: Path, monkeypatch: pytest.M
 
 def test_a_file_that_is_not_what_the_hub_says(hub: FakeHub, tmp_path: Path) -> None:
     hub.lies["A-Q8_0.gguf"] = "0" * 64
-    with says(ChecksumError, "TMP/hub/models--o--A-GGUF/snapshots/DIGEST/A-Q8_0.gguf has the sha256 DIGEST,"):
+    with says(ChecksumError, "A-Q8_0.gguf has the sha256 DIGEST, expected 0"):
         pull(model("o/A-GGUF:Q8_0"), SILENT)
-    assert not list((tmp_path / "hub").rglob("*.gguf")) + list(tmp_path.rglob("0" * 64))
+    assert not list((tmp_path / "hub").rglob("*.gguf")) + list(tmp_path.rglob("blobs/0000*"))
 
 
 def test_a_disk_that_fills(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

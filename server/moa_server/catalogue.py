@@ -1,0 +1,105 @@
+"""The models of the catalogue as a server sees them: which of them are here or fit, and what is fetched with one."""
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+from moa_shared.drafter.published import PATTERNS
+from moa_shared.errors import MoaError
+from moa_shared.models.catalogue import CATALOGUE, CatalogueModel, expand
+from moa_shared.models.hub import HubModel, fetch_from_hub, pull, pulled
+from moa_shared.programs.command_line import table
+from moa_shared.programs.machine import free_memory
+from moa_shared.programs.progress import Progress
+from rich.filesize import decimal
+
+from moa_server.listing import best_known
+
+
+class Listed(NamedTuple):
+    model: CatalogueModel
+    drafter: str  # the best that is published and run, by its id on the hub; "": none is known
+    is_here: bool
+    free: int  # bytes of memory
+
+    @property
+    def fits(self) -> bool:
+        return self.model.memory <= self.free
+
+    @property
+    def verdict(self) -> str:
+        if not self.model.is_served:
+            return f"not served by this version: {self.model.architecture}"
+        words = "yes" if self.fits else f"no: {decimal(self.free)} of memory are free"
+        return f"{words}, and it is here" if self.is_here else words
+
+
+def drafter_of(model: CatalogueModel) -> str:
+    best = best_known([model.hub])
+    return best.name if best is not None else ""
+
+
+def list_catalogue() -> list[Listed]:
+    free = free_memory().nbytes
+    return [Listed(each, drafter_of(each), _is_here(each), free) for each in CATALOGUE.values()]
+
+
+def _is_here(model: CatalogueModel) -> bool:
+    on_hub = HubModel.parse(model.hub)
+    return on_hub is not None and pulled(on_hub) is not None
+
+
+def catalogue_text(listed: Sequence[Listed]) -> str:
+    rows = [("name", "download", "memory", "context", "licence", "companion", "drafter", "fits")]
+    for each in listed:
+        model = each.model
+        sizes = (decimal(model.nbytes), decimal(model.memory), str(model.context))
+        words = (model.licence, model.companion or "-", each.drafter or "-", each.verdict)
+        rows.append((model.name, *sizes, *words))
+    return table(rows, right=(1, 2, 3)) + "`moa-server serve NAME` fetches one with its drafter and companion.\n"
+
+
+def catalogue_json(listed: Sequence[Listed]) -> str:
+    told = [
+        {
+            "name": each.model.name,
+            "hub": each.model.hub,
+            "bytes": each.model.nbytes,
+            "memory_bytes": each.model.memory,
+            "context_tokens": each.model.context,
+            "licence": each.model.licence,
+            "companion": each.model.companion or None,
+            "drafter": each.drafter or None,
+            "served": each.model.is_served,
+            "fits": each.fits,
+            "here": each.is_here,
+        }
+        for each in listed
+    ]
+    return json.dumps(told, indent=2) + "\n"
+
+
+def catalogue_table() -> str:
+    """The table in docs/models.md."""
+    lines = ["| name | on the hub | GB | memory, GB | context | licence | drafter | companion |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | --- | --- | --- |")
+    for each in CATALOGUE.values():
+        drafter, companion = drafter_of(each), f"`{each.companion}`" if each.companion else ""
+        sizes = f"{each.nbytes / 1e9:.1f} | {each.memory / 1e9:.1f} | {each.context}"
+        lines.append(f"| `{each.name}` | {each.hub} | {sizes} | {each.licence} | {drafter} | {companion} |")
+    return "\n".join(lines)
+
+
+def fetch_beside(model: CatalogueModel, progress: Progress) -> None:
+    """Fetches the drafter and the companion that `serve` takes for a model; one that cannot be had is only said."""
+    fetches = []
+    if drafter := drafter_of(model):
+        fetches.append(partial(fetch_from_hub, drafter, progress, PATTERNS))
+    if (companion := HubModel.parse(expand(model.companion))) is not None:
+        fetches.append(partial(pull, companion, progress))
+    for fetch in fetches:
+        try:
+            fetch()
+        except MoaError as error:
+            progress.note(f"{model.name} is served without it: {error}")
