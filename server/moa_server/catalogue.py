@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ class Listed(NamedTuple):
 
     @property
     def fits(self) -> bool:
-        return self.model.memory <= self.free
+        return self.model.memory_bytes <= self.free
 
     @property
     def verdict(self) -> str:
@@ -42,39 +43,23 @@ def drafter_of(model: CatalogueModel) -> str:
 
 def list_catalogue() -> list[Listed]:
     free = free_memory().nbytes
-    return [Listed(each, drafter_of(each), _is_here(each), free) for each in CATALOGUE.values()]
-
-
-def _is_here(model: CatalogueModel) -> bool:
-    on_hub = HubModel.parse(model.hub)
-    return on_hub is not None and pulled(on_hub) is not None
+    here = {each.name for each in CATALOGUE.values() if (on_hub := HubModel.parse(each.hub)) and pulled(on_hub)}
+    return [Listed(each, drafter_of(each), each.name in here, free) for each in CATALOGUE.values()]
 
 
 def catalogue_text(listed: Sequence[Listed]) -> str:
     rows = [("name", "download", "memory", "context", "licence", "companion", "drafter", "fits")]
     for each in listed:
         model = each.model
-        sizes = (decimal(model.nbytes), decimal(model.memory), str(model.context))
-        words = (model.licence, model.companion or "-", each.drafter or "-", each.verdict)
-        rows.append((model.name, *sizes, *words))
+        sizes = (decimal(model.download_bytes), decimal(model.memory_bytes), str(model.context_tokens))
+        rows.append((model.name, *sizes, model.licence, model.companion or "-", each.drafter or "-", each.verdict))
     return table(rows, right=(1, 2, 3)) + "`moa-server serve NAME` fetches one with its drafter and companion.\n"
 
 
 def catalogue_json(listed: Sequence[Listed]) -> str:
     told = [
-        {
-            "name": each.model.name,
-            "hub": each.model.hub,
-            "bytes": each.model.nbytes,
-            "memory_bytes": each.model.memory,
-            "context_tokens": each.model.context,
-            "licence": each.model.licence,
-            "companion": each.model.companion or None,
-            "drafter": each.drafter or None,
-            "served": each.model.is_served,
-            "fits": each.fits,
-            "here": each.is_here,
-        }
+        asdict(each.model)
+        | {"drafter": each.drafter, "served": each.model.is_served, "fits": each.fits, "here": each.is_here}
         for each in listed
     ]
     return json.dumps(told, indent=2) + "\n"
@@ -83,10 +68,10 @@ def catalogue_json(listed: Sequence[Listed]) -> str:
 def catalogue_table() -> str:
     """The table in docs/models.md."""
     lines = ["| name | on the hub | GB | memory, GB | context | licence | drafter | companion |"]
-    lines.append("| --- | --- | ---: | ---: | ---: | --- | --- | --- |")
+    lines += ["| --- | --- | ---: | ---: | ---: | --- | --- | --- |"]
     for each in CATALOGUE.values():
         drafter, companion = drafter_of(each), f"`{each.companion}`" if each.companion else ""
-        sizes = f"{each.nbytes / 1e9:.1f} | {each.memory / 1e9:.1f} | {each.context}"
+        sizes = f"{each.download_bytes / 1e9:.1f} | {each.memory_bytes / 1e9:.1f} | {each.context_tokens}"
         lines.append(f"| `{each.name}` | {each.hub} | {sizes} | {each.licence} | {drafter} | {companion} |")
     return "\n".join(lines)
 

@@ -89,10 +89,8 @@ class ServerPlan:
     @cached_property
     def drafters(self) -> tuple[NamedDrafter, ...]:
         """Whose memory rows are served; the first is for clients that name none."""
-        settings, listed = self.settings, find_listed(self.settings.model)
-        paths = drafter_paths(
-            settings.drafter, self.files, settings.cache_dir, self._progress, fetches=listed is not None
-        )
+        settings, fetches = self.settings, find_listed(self.settings.model) is not None
+        paths = drafter_paths(settings.drafter, self.files, settings.cache_dir, self._progress, fetches)
         return tuple(NamedDrafter(name, path, check_drafter(path, self.files)) for name, path in paths)
 
     @cached_property
@@ -225,12 +223,7 @@ def _served(files: ModelFiles, execution: Execution, drafters: Sequence[NamedDra
 
 
 def drafter_paths(
-    spec: str,
-    files: ModelFiles,
-    cache_dir: Path | None = None,
-    progress: Progress | None = None,
-    *,
-    fetches: bool = False,
+    spec: str, files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None, fetches: bool = False
 ) -> list[tuple[str, Path]]:
     """The drafters whose memory rows are served, by name; the first is for clients that name none.
 

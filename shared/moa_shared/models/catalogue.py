@@ -18,9 +18,9 @@ from moa_shared.models.network.families import FAMILIES
 class CatalogueModel:
     name: str
     hub: str  # OWNER/NAME:WHICH, as of `HubModel`
-    nbytes: int  # of the download
-    memory: int  # bytes
-    context: int  # tokens
+    download_bytes: int
+    memory_bytes: int
+    context_tokens: int
     architecture: str  # as GGUF calls it
     licence: str
     companion: str  # by its name here; "": none is known

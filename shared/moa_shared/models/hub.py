@@ -155,14 +155,9 @@ def _fetch_blob(
         if not blob.is_file() and (file.size or 0) <= constants.MAX_HTTP_DOWNLOAD_SIZE:
             blob.parent.mkdir(parents=True, exist_ok=True)
             with partial.open("ab") as content:
-                url, done = hf_hub_url(repo_id, name, revision=commit), content.tell()
+                url, done, headers = hf_hub_url(repo_id, name, revision=commit), content.tell(), build_hf_headers()
                 file_download.http_get(
-                    url,
-                    content,
-                    resume_size=done,
-                    headers=build_hf_headers(),
-                    expected_size=file.size,
-                    tqdm_class=counter,
+                    url, content, resume_size=done, headers=headers, expected_size=file.size, tqdm_class=counter
                 )
             _check_hash(partial, name, sha256, progress)
             partial.replace(blob)
