@@ -17,7 +17,9 @@ from typing import Any, NamedTuple
 from moa_shared.drafter.checkpoint import CONFIG_KEY, DRAFTER_FILE, drafters_folder, installed_drafters
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
 from moa_shared.drafter.kinds.config import Published
+from moa_shared.drafter.kinds.mtp import MTP
 from moa_shared.drafter.published import (
+    ModelHead,
     PublishedFiles,
     convert,
     drafter_in_folder,
@@ -133,14 +135,14 @@ _VARIANTS = [(name, label, kind) for kind in KINDS.values() for name, label in k
 FORMS = {name: Form(name, label, rank, name not in kind.not_run) for rank, (name, label, kind) in enumerate(_VARIANTS)}
 
 
-PACKAGE, MACHINE, HUB = "package", "this machine", "hub"
+PACKAGE, MODEL, MACHINE, HUB = "package", "the model", "this machine", "hub"
 
 
 @dataclass(frozen=True, slots=True)
 class Drafter:
     """One that was trained for a model, as a page, its own configuration, or the model's hash in it says."""
 
-    name: str  # its id on the hub, or that of those that come with moa
+    name: str  # its id on the hub, or that of those that come with moa or with the model
     form: Form
     target: str  # the model's id on the hub; "": it holds only its hash
     place: str = HUB
@@ -188,10 +190,13 @@ def choose_drafter(
     """
     root, progress = cache_root(cache_dir), progress or Progress()
     names = names_of(files.target_id, files.weights)
-    for each in cached_drafters(names, files.config, files.fingerprint):
+    for each in drafters_here(names, files):
         try:
-            path = drafter_in_folder(each.folder, each.name, files, root, progress)
-        except CheckpointError as error:
+            if each.place is MODEL:
+                path = find_drafter(each.name, files, cache_dir, progress)
+            else:
+                path = drafter_in_folder(each.folder, each.name, files, root, progress)
+        except (CheckpointError, ModelSourceError) as error:
             progress.note(f"The drafter {each.name} is passed over: {error.message}")
             continue
         why = f"it is on this machine, and {each.form.label} is the most promising kind of those that are"
@@ -227,6 +232,14 @@ def names_of(name: str, paths: Sequence[Path]) -> frozenset[str]:
         return frozenset({name, paths[0].name})
     said = (header.text(key) for key in ("general.name", "general.base_model.0.name"))
     return frozenset({name, paths[0].name, *filter(None, said)})
+
+
+def drafters_here(names: Collection[str], files: ModelFiles) -> list[Drafter]:
+    """Those of a model that are on this machine, besides shipped ones, best first: the model's own head is one."""
+    found = cached_drafters(names, files.config, files.fingerprint)
+    if ModelHead.find(files) is not None:
+        found.append(Drafter(MTP.name, FORMS[MTP.name], files.target_id, MODEL))
+    return sorted(found, key=lambda each: each.form.rank)
 
 
 def cached_drafters(names: Collection[str], config: Mapping[str, Any], fingerprint: str) -> list[Drafter]:
@@ -296,11 +309,14 @@ def list_drafters(spec: str, cache_dir: Path | None, progress: Progress) -> Draf
             fingerprint = describe_folder(found.path, name, root, progress).fingerprint
         else:
             fingerprint = _gguf_fingerprint(examined)
+        here = drafters_here(names, ModelFiles(name, found.path, config, examined.files, fingerprint, ""))
+    else:
+        here = cached_drafters(names, config, fingerprint)
     rows = [Drafter(each, FORMS["moa"], name, PACKAGE, "apache-2.0") for each in installed_drafters(fingerprint)]
-    rows += cached_drafters(names, config, fingerprint)
-    here = set(map(_hub_id, rows))
+    rows += here
+    known = set(map(_hub_id, rows))
     rows += sorted(
-        (each for each in known_for(names, config) if _hub_id(each) not in here), key=lambda each: each.form.rank
+        (each for each in known_for(names, config) if _hub_id(each) not in known), key=lambda each: each.form.rank
     )
     return DrafterList(name, found is not None, rows)
 

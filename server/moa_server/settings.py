@@ -107,9 +107,9 @@ class ServerSettings(SettingsBase):
         "fast first token shows that somebody has sent the same text.",
     )  # fmt: skip
     drafter: str = setting(
-        "auto", "Whose memory is served; auto: those that come with moa, else the best one in the hub's cache, "
-        "where a MODEL of the catalogue has it fetched.",
-        "auto|default|deep|none|PATH|ID",
+        "auto", "Whose memory is served; auto: those that come with moa, else the best one on this machine, where a "
+        "MODEL of the catalogue has it fetched; mtp: the model's own multi-token-prediction head.",
+        "auto|default|deep|mtp|none|PATH|ID",
     )  # fmt: skip
     companion: str = setting(
         "", "A small model of the same vocabulary that devices may fetch, to write with while the link is cut.",

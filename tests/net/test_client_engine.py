@@ -113,6 +113,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "kind": "dflash", "own_layers": 2, "state_entries": (3, 1), "block_size": 4, "mask_token": 5,
         "head_norms": True,
     },
+    "mtp": {"kind": "mtp", "own_layers": 2, "qkv_bias": True},
 }  # fmt: skip
 KINDS["dspark"] = {**KINDS["dflash"], "anchor_guesses": True, "markov_rank": 8}
 
@@ -171,7 +172,7 @@ async def streamed(address: str, settings: AnswerSettings) -> list[int]:
 @pytest.mark.torch
 @pytest.mark.parametrize("drafting", ["device", "server"])
 @pytest.mark.parametrize("named", [True, False], ids=["named at both ends", "sent by the server"])
-@pytest.mark.parametrize("drafter", ["eagle", "moa", "eagle3", "speculator", "dflash"])
+@pytest.mark.parametrize("drafter", ["eagle", "moa", "eagle3", "speculator", "dflash", "mtp"])
 async def test_the_text_is_that_of_plain_streaming(
     tmp_path: Path, drafter: str, named: bool, drafting: Literal["device", "server"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +186,7 @@ async def test_the_text_is_that_of_plain_streaming(
     host = load_host(ServerSettings(**files, execution="int8", threads=1, drafting=drafting, port=0), Progress())
     async with serving(host) as running, connect([server := server_at(running.port)]) as link:
         served = await link.describe()
-        assert [each.name for each in served.drafters] == ["published-drafter"]
+        assert [each.name for each in served.drafters] == [Path(files["drafter"]).name]
         own_files = files if named else {}
         client = ClientSettings(server=server.address, cache_dir=tmp_path / "device", mode="chain", **own_files)
         sources = await find_sources(client, link, served, Progress())

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 from tests.support.tiny_models import END, SIZES, save_tokenizer
-from tests.support.torch_models import torch_model
+from tests.support.torch_models import rewrite, torch_model
 
 THETA = 500_000.0
 LLAMA3: dict[str, Any] = {
@@ -140,6 +140,17 @@ def dflash_tensors() -> Tensors:
     return {name: tensor.bfloat16() for name, tensor in tensors.items()}
 
 
+def mtp_tensors() -> Tensors:
+    """A multi-token-prediction head as GLM and DeepSeek have it: one more layer of the model."""
+    layer = f"model.layers.{SIZES['num_hidden_layers']}"
+    tensors = {
+        **eagle_layer(layer, HIDDEN, QUERIES, KEYS, 96, 40),
+        f"{layer}.eh_proj.weight": _matrix(HIDDEN, 2 * HIDDEN, 41),
+    }
+    norms = ("input_layernorm", "enorm", "hnorm", "shared_head.norm")
+    return tensors | {f"{layer}.{norm}.weight": _norm(HIDDEN, 42 + seed) for seed, norm in enumerate(norms)}
+
+
 def publish(folder: Path, tensors: Tensors, config: dict[str, Any], *, pickled: bool = False, shards: int = 1) -> Path:
     """Writes a checkpoint as the hub has it."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -180,6 +191,12 @@ def publish_speculator(folder: Path) -> Path:
 def publish_dflash(folder: Path) -> Path:
     """As z-lab/Qwen3-8B-DFlash-b16: config.json and model.safetensors."""
     return publish(folder, dflash_tensors(), DFLASH_CONFIG)
+
+
+def publish_mtp(folder: Path) -> Path:
+    """In the model next to that folder; how --drafter names it."""
+    rewrite(folder.with_name("tiny-llama3"), **mtp_tensors())
+    return Path("mtp")
 
 
 def eagle_layer(prefix: str, width: int, queries: int, keys: int, inner: int, seed: int) -> Tensors:

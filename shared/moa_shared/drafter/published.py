@@ -11,7 +11,9 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -29,12 +31,14 @@ from moa_shared.drafter.checkpoint import (
 from moa_shared.drafter.kinds import KINDS, Kind
 from moa_shared.drafter.kinds.config import DrafterConfig, Published, Shapes
 from moa_shared.drafter.kinds.layout import ANOTHER
+from moa_shared.drafter.kinds.mtp import COPIES, MTP
 from moa_shared.drafter.kinds.weights import DRAFT_IDS
-from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
+from moa_shared.errors import CheckpointError, MoaError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles
 from moa_shared.models.files import hash_tokenizer, indexed_files, read_config
-from moa_shared.models.gguf_entry import model_name, storage_label
+from moa_shared.models.gguf_entry import is_gguf, model_name, storage_label
 from moa_shared.models.hub import HUB_ID, fetch_from_hub
+from moa_shared.models.network.families import FAMILIES
 from moa_shared.models.storage.cache import (
     building,
     cache_root,
@@ -44,10 +48,13 @@ from moa_shared.models.storage.cache import (
     remembered_hash,
     writing,
 )
+from moa_shared.models.storage.gguf_header import read_header
 from moa_shared.models.storage.tensors import NUMPY_TYPES, FileTensor, map_tensors, read_metadata
+from moa_shared.models.weights import WeightReader
 from moa_shared.plain_text import parse_json, plain_line
 from moa_shared.programs.atomic import whole_file
 from moa_shared.programs.progress import Progress
+from moa_shared.protocol.memory_codec import round_to_bfloat16
 
 PATTERNS = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index.json")
 
@@ -55,13 +62,20 @@ PATTERNS = ("config.json", "confidence.json", "*.safetensors", "*.bin", "*.index
 def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, progress: Progress | None = None) -> Path:
     """The checkpoint's file that a user means; one that others published is converted into the cache once.
 
-    `spec`: a file; a folder that moa-train wrote; or a folder or hub id of a published checkpoint. `files`: its target.
+    `spec`: a file; a folder that moa-train wrote; a folder or hub id of a published checkpoint; or "mtp": the head that
+    comes with the target. `files`: its target.
     """
     root, progress = cache_root(cache_dir), progress or Progress()
     path = Path(spec).expanduser()
+    if spec == MTP.name:
+        if (head := ModelHead.find(files)) is None:
+            raise NotFoundError(f"{files.target_id} has no multi-token-prediction head.", hint="Leave --drafter out.")
+        return _adopt(head, f"MTP head of {files.target_id}", files, root, progress)
     if spec.strip() and path.is_dir():
         return drafter_in_folder(path, spec, files, root, progress)
     if path.is_file():
+        if is_gguf(path):
+            return _adopt(ModelHead(path.parent, (path,), files), spec, files, root, progress)
         is_safe = path.suffix == SAFETENSORS and (path.parent / "config.json").is_file() and not _is_ours(path)
         if not is_safe and path.suffix not in PICKLED:
             return path
@@ -146,7 +160,7 @@ def _adopt(published: PublishedFiles, name: str, files: ModelFiles, root: Path, 
     _check_vocabulary(published.folder, name, files, root)
     config = published.config()
     of_target = {key: files.config.get(key) for key in _OF_TARGET}
-    hashes = [remembered_hash(path, root, progress) for path in published.weights]
+    hashes = [remembered_hash(path, root, progress) for path in published.weights] or [files.fingerprint]
     digest = combine([_FORMAT, *hashes, *(canonical_json(each).decode() for each in (config, of_target))])
     entry = root / "drafters" / digest[:32]
     made = entry / DRAFTER_FILE
@@ -291,6 +305,49 @@ class PublishedFiles:
         for path in self.weights:
             found |= _unpickled(path) if path.suffix in PICKLED else _of_checkpoint(map_tensors, path)
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class ModelHead(PublishedFiles):
+    """The multi-token-prediction head of a model: a GGUF file of its own (`weights`), or among the model's tensors."""
+
+    files: ModelFiles
+
+    @classmethod
+    def find(cls, files: ModelFiles) -> ModelHead | None:
+        """The one in the model's own files, else the first `mtp-*.gguf` next to them that is for a model like it."""
+        for weights in ((), *((path,) for path in sorted(files.weights[0].parent.glob("mtp-*.gguf")))):
+            with suppress(MoaError):
+                head = cls(files.folder, weights, files)
+                if MTP.fits(head.shapes()):
+                    return head
+        return None
+
+    def config(self) -> dict[str, Any]:
+        return dict(self.files.config)
+
+    def tensors(self) -> dict[str, npt.NDArray[Any]]:
+        reader = self._reader()
+
+        def stored(name: str) -> npt.NDArray[Any]:
+            wide, kind = reader.array(name), reader.format_of(name)
+            return wide if kind == "f32" else round_to_bfloat16(wide) if kind == "bf16" else wide.astype(np.float16)
+
+        return {name: stored(name) for name in self.shapes()}
+
+    def shapes(self) -> Shapes:
+        reader = self._reader()
+        return {name: reader.shape(name) for name in reader.names() if not name.endswith(COPIES)}
+
+    def _reader(self) -> WeightReader:
+        for path in self.weights:
+            ours = FAMILIES[str(self.files.config["model_type"])].gguf
+            theirs = _of_checkpoint(partial(read_header, arrays=False), path).architecture
+            if ours is None or theirs != ours.architecture:
+                what = f"{path} is a head of the family {theirs}, {self.files.target_id} is of another one"
+                raise CheckpointError(f"{what}.", hint=ANOTHER)
+        whole = replace(self.files, weights=self.weights or self.files.weights)
+        return WeightReader(whole, of_head=True)
 
 
 def _of_checkpoint(read: Callable[[Path], Read], path: Path, hint: str = _REFETCH) -> Read:

@@ -28,7 +28,9 @@ _SPLIT |= {f"ffn_{each}": f"mlp.{each}_proj" for each in ("gate", "up")}
 _FUSED = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 _BEHIND = {"attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj"}
 _EXPERTS = {"ffn_gate_inp": "mlp.gate"} | {f"ffn_{each}_exps": f"mlp.experts.{each}_proj" for each in _MLP}
-_NAME = re.compile(r"(?:blk\.(\d+)\.)?((\w+)\.(weight|bias|scale))")
+_NEXTN = ("eh_proj", "enorm", "hnorm", "shared_head_norm", "shared_head_head", "embed_tokens")  # of MTP heads
+_OF_HEADS = {f"nextn.{each}": each.replace("shared_head_", "shared_head.") for each in _NEXTN}
+_NAME = re.compile(r"(?:blk\.(\d+)\.)?(((?:nextn\.)?\w+)\.(weight|bias|scale))")
 
 
 def hugging_face_name(name: str, family: str = "llama") -> str | None:
@@ -51,7 +53,7 @@ def hugging_face_name(name: str, family: str = "llama") -> str | None:
 @cache
 def _modules(family: str) -> dict[str, str | None]:
     row = FAMILIES[family]
-    norms, found = row.norms, (_FUSED if row.fused else _SPLIT) | _BEHIND
+    norms, found = row.norms, (_FUSED if row.fused else _SPLIT) | _BEHIND | _OF_HEADS
     if row.mixture is not None:
         beside = row.mixture.beside
         found = {stem: module for stem, module in found.items() if beside or not stem.startswith("ffn_")} | _EXPERTS
@@ -124,7 +126,7 @@ def _sizes(header: GgufHeader) -> dict[str, Any]:
         "max_position_embeddings": header.required("context_length"),
         "mlp_bias": "blk.0.ffn_up.bias" in header.tensors,
         "num_attention_heads": heads,
-        "num_hidden_layers": header.required("block_count"),
+        "num_hidden_layers": header.required("block_count") - (header.integer("nextn_predict_layers") or 0),
         "num_key_value_heads": _of_first_layer(header, "attention.head_count_kv") or heads,
         # GGUF stores epsilon as float32 (9.9999997e-06); the shortest decimal that rounds to it is the number meant.
         "rms_norm_eps": float(f"{epsilon:.7g}"),

@@ -63,7 +63,8 @@ class _Stored:
 class WeightReader:
     """The weights of a model, or those parts of them that a device has; ModelSourceError where they cannot be read."""
 
-    def __init__(self, files: ModelFiles) -> None:
+    def __init__(self, files: ModelFiles, *, of_head: bool = False) -> None:
+        """`of_head`: the multi-token-prediction heads' (`tensors.head_name`), and none of the model's own."""
         self._files, self.tiles = files, dict[str, Tiles]()  # of matrices that are packed
         self.config = files.config  # of the whole model
         gguf = [path for path in files.weights if is_gguf(path)]
@@ -74,8 +75,9 @@ class WeightReader:
         self._tensors: dict[str, _Stored] = {}
         turned, unread = files.config.get("model_type") == "gpt_oss", unread_tensors(files.config)
         for name, tensor in whole.items():
-            if name not in unread:
-                self._tensors |= _apart(name, tensor, turned=turned)
+            in_head = tensors.head_name(name, int(files.config["num_hidden_layers"]))
+            if name not in unread and bool(in_head) == of_head:
+                self._tensors |= _apart(in_head or name, tensor, turned=turned)
         self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
         self._looked_at = 0  # bytes since the pages were dropped
 
@@ -219,7 +221,7 @@ def _open_safetensors(paths: Sequence[Path]) -> dict[str, _Stored]:
             opened[base] = stored
     text = {name for name in opened if name.startswith(_TEXT_PARTS)}
     if text:  # of a model that sees or hears too
-        opened = {name: tensor for name, tensor in opened.items() if name in text or name == HEAD}
+        opened = {name: each for name, each in opened.items() if name in text or name.startswith((HEAD, "mtp."))}
     return {tensors.known_name(name): tensor for name, tensor in opened.items()}
 
 

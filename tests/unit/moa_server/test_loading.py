@@ -21,6 +21,7 @@ from moa_server.listing import (
     choose_drafter,
     known_drafter,
     known_for,
+    list_drafters,
 )
 from moa_server.loading import AUTO, check_drafter, drafter_paths, load_host
 from moa_server.observing import read_host
@@ -40,7 +41,15 @@ from structlog.testing import capture_logs
 
 from tests.support.families import tiny_dense
 from tests.support.model_places import places, put_into_hub  # noqa: F401 (a fixture)
-from tests.support.published_drafters import EAGLE_CONFIG, MOA_CONFIG, eagle_tensors, moa_tensors, publish, save_llama3
+from tests.support.published_drafters import (
+    EAGLE_CONFIG,
+    MOA_CONFIG,
+    eagle_tensors,
+    moa_tensors,
+    publish,
+    publish_mtp,
+    save_llama3,
+)
 from tests.support.tiny_models import SIZES, save_drafter
 
 pytestmark = pytest.mark.torch
@@ -140,6 +149,19 @@ def chosen(files: ModelFiles) -> tuple[str | None, list[str]]:
     if found is not None:
         assert found[1].is_file()
     return (found[0] if found is not None else None), notes.lines
+
+
+def test_a_models_own_head_is_taken_where_nothing_better_is_here(hub: Path, tmp_path: Path) -> None:
+    folder = save_llama3(tmp_path / "tiny-llama3")
+    publish_mtp(tmp_path / "head")
+    own = resolve(str(folder))
+    put(hub, "owner/eagle", eagle_tensors(), EAGLE_CONFIG | FOR_TINY, pickled=True)
+    [(name, path)] = drafter_paths(AUTO, own)
+    assert (name, check_drafter(path, own).config.kind) == ("mtp", "mtp")
+    put(hub, "owner/promising", moa_tensors(), MOA_CONFIG | FOR_TINY)
+    listed = [(each.name, each.place) for each in list_drafters(str(folder), None, Progress()).drafters]
+    assert listed == [("owner/promising", "this machine"), ("mtp", "the model"), ("owner/eagle", "this machine")]
+    assert [each for each, _ in drafter_paths(AUTO, own)] == ["promising"]
 
 
 def test_what_the_cache_has_for_the_model(hub: Path, files: ModelFiles) -> None:

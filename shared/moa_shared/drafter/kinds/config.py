@@ -87,6 +87,7 @@ class DrafterConfig:
     anchor_guesses: bool = False  # a row guesses the token after its position, not the one at it (sample_from_anchor)
     markov_rank: int = 0  # width of the factors of what a token adds to the logits of the next one; 0: nothing is added
     ca: bool = True  # False, an ablation of moa: no cross-attention but its MLP, and so no memory
+    hidden_first: bool = False  # the projection of an MTP head reads the state before the embedding
 
     def __post_init__(self) -> None:
         _check_types(self)

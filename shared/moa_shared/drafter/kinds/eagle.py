@@ -37,6 +37,7 @@ class RowDecoder(OwnLayers):
             bias = own.array(f"{FC}.bias") if config.fc_bias else None
             self._fc = self.arithmetic.linear([own.array(f"{FC}.weight")], bias)
         self.reads_features = self._fc is not None  # whether a row takes the target's feature of the token before
+        self.width = config.hidden_size  # of what a row leaves
         self._norm = own.array("output_norm.weight") if config.output_norm else None
         self._head = read_head(self._target, self.draft_ids, self.arithmetic)
 
@@ -106,12 +107,16 @@ class BaselineState(BaseState):
             above = np.stack([newest if parent < 0 else self._node_outputs[parent] for parent in parents[:now]])
             out = self._run(tokens[:now], above, draft_rows(self._nodes, known, len(self._outputs) - 1))
             self._node_outputs += list(out)
-            logits.append(self.decoder.logits(out))
+            logits.append(self._logits(out, known))
             tokens, parents = tokens[now:], parents[now:]
         return np.concatenate(logits)
 
     def _newest(self) -> Rows:
-        return self._outputs[-1] if self._outputs else np.zeros(self.decoder.config.hidden_size, np.float32)
+        return self._outputs[-1] if self._outputs else np.zeros(self.decoder.width, np.float32)
+
+    def _logits(self, out: Rows, known: int) -> Rows:
+        """Of the nodes from `known` on, whose rows these are."""
+        return self.decoder.logits(out)
 
     def _fill(self, most: int) -> bool:
         """Computes up to `most` rows, of those before which features have come anew too; whether there are no more.
@@ -139,6 +144,7 @@ class BaselineState(BaseState):
             tail = self._newest() if len(positions) == 1 else np.zeros_like(self._newest())
             if len(positions) == 1 and positions.start not in self._features:
                 self._predicted.add(positions.start)
+            tail = tail[: self.decoder.config.memory_width]
             features = np.stack([self._features.get(row, tail) for row in positions])
         tokens = self.tokens[positions.start + self._offset : positions.stop + self._offset]
         self._outputs += list(self._run(tokens, features, run_of_text(positions)))
@@ -153,12 +159,15 @@ class BaselineState(BaseState):
         del self._outputs[rows:]
         self._true = min(self._true, rows)
         self._predicted = {row for row in self._predicted if row < rows}
-        self._cache.crop(len(self._outputs))
+        self._crop_cache(len(self._outputs))
 
     def _drop_draft(self) -> None:
         super()._drop_draft()
         self._node_outputs.clear()
-        self._cache.crop(len(self._outputs))
+        self._crop_cache(len(self._outputs))
+
+    def _crop_cache(self, rows: int) -> None:
+        self._cache.crop(rows)
 
 
 class _Independent(Kind):
@@ -243,7 +252,7 @@ class Eagle3Decoder(RowDecoder):
         self._state_norm = None if config.normed_residual else hidden_norm
         self._residual_norm = hidden_norm if config.normed_residual else None
         OwnLayers.__init__(self, half, embedding=config.hidden_size)
-        self.reads_features = True
+        self.reads_features, self.width = True, config.hidden_size
         self._norm = own.array("norm.weight")
         self._embeddings = (own, layout.OWN_EMBEDDINGS) if config.own_embeddings else (target, EMBEDDINGS)
         self._head = read_head(own, None, self.arithmetic)

@@ -17,7 +17,7 @@ from moa_shared.drafter.kinds.config import EACH, JOINT, DeviceHalf, DrafterConf
 from moa_shared.drafter.kinds.weights import Arithmetic, Rows, draft_ids
 from moa_shared.errors import CheckpointError
 from moa_shared.models.network.network import Weights, read_layer
-from moa_shared.models.network.plan import plan_of
+from moa_shared.models.network.plan import Plan, plan_of
 
 if TYPE_CHECKING:
     import torch
@@ -59,14 +59,16 @@ def own_layer_shapes(config: DrafterConfig, biased: str = "qkv") -> Shapes:
 class OwnLayers:
     """Layers of a drafter's own, of the sizes of `sa_*`, and how they are computed."""
 
-    def __init__(self, half: DeviceHalf, embedding: int = 0) -> None:
+    def __init__(self, half: DeviceHalf, embedding: int = 0, plan: Plan | None = None) -> None:
+        """`plan`: of the target, whose last layer they are like; None: they are of Llama's form."""
         self.config = config = half.config
         self.arithmetic = Arithmetic.of(half.weights, (config.hidden_size, config.head_dim, config.sa_mlp))
         linear, names = self.arithmetic.linear, config.traits.layers(config)
-        layers = [read_layer(half.own, name, linear, input_norm=config.input_norm) for name in names]
+        form: dict[str, Any] = {} if plan is None else {"family": plan.family, "plan": plan.layers[-1]}
+        layers = [read_layer(half.own, name, linear, input_norm=config.input_norm, **form) for name in names]
         sizes = config.heads, config.sa_kv_heads, config.head_dim, config.rms_norm_eps
-        shape = StackShape(config.hidden_size, config.sa_mlp, *sizes, embedding=embedding)
-        rotary = Rotary(config.head_dim, config.rope_parameters)
+        shape = plan.shape if plan else StackShape(config.hidden_size, config.sa_mlp, *sizes, embedding=embedding)
+        rotary = plan.rotaries if plan else Rotary(config.head_dim, config.rope_parameters)
         self.stack = self.arithmetic.stack(shape, self.arranged(layers), rotary)
         self.draft_ids = draft_ids(half.own)
 
@@ -119,16 +121,20 @@ def target_sizes(target: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def sizes_without_memory(target: Mapping[str, Any]) -> dict[str, Any]:
+    """As `target_sizes`, of a drafter that has neither cross- nor layer self-attention."""
+    heads = plan_of(target).shape.kv_heads
+    unused = {"ca_kv_heads": heads, "ca_mlp": 1, "lsa_heads": heads, "lsa_kv_heads": heads, "lsa_mlp": 1}
+    return target_sizes(target) | unused
+
+
 def own_sizes(
     of: Published, shapes: Shapes, heads: int, head_dim: int, eps: float, layer: str = "layers.0"
 ) -> dict[str, Any]:
     """What a configuration says of layers of the drafter's own, whose tensors have these shapes, by our names."""
     stack = plan_of(of.target).shape
-    unused = {"ca_kv_heads": stack.kv_heads, "ca_mlp": 1, "lsa_mlp": 1}  # without cross- and layer self-attention
-    unused |= {"lsa_heads": stack.kv_heads, "lsa_kv_heads": stack.kv_heads}
     return {
-        **target_sizes(of.target),
-        **unused,
+        **sizes_without_memory(of.target),
         "sa_kv_heads": shapes[f"{layer}.self_attn.k_proj.weight"][0] // head_dim,
         "sa_mlp": shapes[f"{layer}.mlp.up_proj.weight"][0],
         "own_layers": sum(name.endswith(".mlp.up_proj.weight") for name in shapes),

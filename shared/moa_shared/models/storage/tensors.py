@@ -236,6 +236,20 @@ def known_name(name: str) -> str:
     return _EXPERTS_BESIDE.sub(r"\1.mlp.experts.", name)
 
 
+_OF_HEAD = re.compile(r"(?:model\.)?mtp[._](.+)|model\.layers\.(\d{1,9})\.(.+)")
+
+
+def head_name(name: str, layers: int) -> str:
+    """`mtp.layers.0.eh_proj.weight` of a tensor that a multi-token-prediction head has, "" of another one.
+
+    Heads may be numbered as layers behind the model's own `layers`.
+    """
+    match = _OF_HEAD.fullmatch(name)
+    if match is None or (match[2] is not None and int(match[2]) < layers):
+        return ""
+    return f"mtp.{match[1]}" if match[1] else f"mtp.layers.{int(match[2]) - layers}.{match[3]}"
+
+
 def is_of_expert(name: str) -> bool:
     return ".mlp.experts." in name
 

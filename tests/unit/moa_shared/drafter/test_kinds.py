@@ -9,6 +9,7 @@ from moa_kernels import F32
 from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
 from moa_shared.drafter.companion import CompanionState
 from moa_shared.drafter.kinds import KINDS, DrafterConfig
+from moa_shared.drafter.kinds.mtp import MTP
 from moa_shared.drafter.kinds.weights import FLOAT32, INT4, INT8, Arithmetic, ArrayWeights
 from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.errors import CheckpointError, ProtocolError
@@ -35,6 +36,8 @@ ROWS: dict[str, dict[str, Any]] = {
     "eagle3, narrow": {**STATES, "hidden_size": 96, "target_hidden_size": 64, "own_embeddings": True},
     "dflash": {**STATES, "own_layers": 2, "block_size": 6, "head_norms": True},
     "dflash, dspark": {**STATES, "block_size": 6, "markov_rank": 32, "anchor_guesses": True, "qkv_bias": True},
+    "mtp": {"sa_mlp": 96},
+    "mtp, three heads": {"sa_mlp": 96, "own_layers": 3, "hidden_first": True, "head_norms": True, "qkv_bias": True},
     "companion": {},
 }
 
@@ -90,7 +93,7 @@ def close(ours: np.ndarray, theirs: np.ndarray) -> None:
 def test_every_kind_has_a_row_and_says_what_it_is() -> None:
     assert {kind_of(row) for row in CHECKPOINTS} == set(KINDS)
     for name, kind in KINDS.items():
-        assert (kind.name, bool(kind.label), bool(kind.about)) == (name, True, bool(kind.objective))
+        assert (kind.name, bool(kind.label), bool(kind.about)) == (name, True, bool(kind.objective) or kind is MTP)
 
 
 @pytest.mark.parametrize("row", CHECKPOINTS)
