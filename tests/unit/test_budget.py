@@ -28,15 +28,15 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3256, 18,
     ),
-    "server": (("server",), 13233, 68),
-    "shared": (("shared",), 13290, 72),
+    "server": (("server",), 13249, 68),
+    "shared": (("shared",), 13548, 73),
     "training": (("training",), 4468, 26),
     "bench": (("bench",), 5145, 34),
     "netsim": (("netsim",), 4179, 22),
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 688, 12),
-    "tests": (("tests",), 49525, 261),
+    "tests": (("tests",), 49832, 262),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
