@@ -37,6 +37,7 @@ OF_ENDPOINT = (  # the daemon's own: no conversation depends on them
     "endpoint_port",
     "endpoint_key_file",
     "allowed_origins",
+    "aliases",
 )
 _RETIRED = (
     ("alone", "It is called --standalone now."),
@@ -92,6 +93,13 @@ def _check_temperature(value: float) -> None:
 def _name_tools(value: tuple[str, ...]) -> None:
     if any(tool != "all" and not all(tool.partition("/")) for tool in value):
         raise ValueError("expected SERVER/TOOL, such as calculator/add, or all")
+
+
+def _are_aliases(value: tuple[str, ...]) -> None:
+    for alias in value:
+        name, _, model = alias.partition("=")
+        if not name or not model or name == "default":
+            raise ValueError("expected NAME=MODEL, such as gpt-4o-mini=qwen3-4b; default has its meaning already")
 
 
 def _are_origins(value: tuple[str, ...]) -> None:
@@ -205,6 +213,15 @@ class ClientSettings(SettingsBase):
         shown="none",
         flag="--allowed-origin",
         check=_are_origins,
+    )
+    aliases: tuple[str, ...] = setting(
+        (),
+        "Another name for a model of any listed server; repeatable. In the file a table: "
+        '[client.aliases], "gpt-4o-mini" = "qwen3-4b".',
+        "NAME=MODEL",
+        shown="none",
+        flag="--alias",
+        check=_are_aliases,
     )
     tracing: Literal["off", "otlp"] = setting(
         "off", "Traces of answers, without their text. otlp: to the collector that OTEL_EXPORTER_OTLP_ENDPOINT names."

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import openai
 import pytest
-from moa_client.endpoint.ask import model_source
+from moa_client.endpoint.ask import HostModels
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import endpoint_routes
+from moa_client.host.catalog import Catalog
 from moa_client.host.host import Host, Reached, Started
 from moa_client.link.fleet import connect
 from moa_client.settings import ClientSettings
@@ -82,12 +83,12 @@ async def hosting(
         host = Host(ClientSettings(server=address, **settings), link, started)
         stack.push_async_callback(host.close)
 
-        async def give() -> Host:
-            return host
+        async def give() -> HostModels:
+            return HostModels(Catalog(host))
 
         listener, closing = bind("127.0.0.1", 0), asyncio.Event()
         access = Access("127.0.0.1", listener.getsockname()[1])
-        app = make_app(endpoint_routes(model_source(give), EndpointSettings(), closing), access)
+        app = make_app(endpoint_routes(give, EndpointSettings(), closing), access)
         server = await serve(app, listener, closing, access)
         stack.push_async_callback(server.close)
         client = await stack.enter_async_context(openai_client(server.url))

@@ -172,6 +172,15 @@ class FakeConversation:
         assert [call] == [wanted.call for wanted in self.open_events]
         self._permitted.put_nowait(permission)
 
+    def choose_model(self, name: str | None) -> None:
+        if name is None:
+            self.publish(Update(events.ModelsListed(self.backend.models, self.facts.target)))
+        elif name not in dict(self.backend.models):
+            self.publish(Update(events.Failed(NotFoundError(f"There is no model {name!r} here."))))
+        else:
+            self.facts = replace(self.facts, target=name)
+            self.publish(Update(events.ModelChanged(name)))
+
     def set_title(self, title: str) -> None:
         self.facts = replace(self.facts, title=title)
         self.publish(Update(events.Titled(title)))
@@ -203,6 +212,7 @@ class FakeBackend:
     def __init__(self, script: Script) -> None:
         self.open_conversations: dict[str, FakeConversation] = {}
         self.is_offline = False
+        self.models: tuple[tuple[str, str], ...] = ((MODEL, SERVER),)
         self.thinking: ReasoningMarks | None = None  # how answers of the model mark reasoning
         self.gates: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
         self.tap = FrameTap()

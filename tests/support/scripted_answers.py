@@ -28,13 +28,14 @@ from moa_client.conversation.options import AnswerOptions
 from moa_client.endpoint.answer import Answer
 from moa_client.endpoint.ask import HostModel, Prompt, Vectors
 from moa_client.endpoint.endpoint import EndpointSettings
+from moa_client.endpoint.fields import DEFAULT_MODEL
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
 from moa_client.surface.conversation import Subscription
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import Access
 from moa_client.web.server import WebServer, bind, make_app, serve
-from moa_shared.errors import MoaError, ModelSourceError
+from moa_shared.errors import MoaError, ModelSourceError, NotFoundError
 from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import SamplingDefaults, TokenChances
 
@@ -179,10 +180,22 @@ class ScriptedSource(HostModel):
         self.absent: MoaError | None = None
         self._begun = asyncio.Event()
 
-    async def model(self) -> ScriptedSource:
+    async def models(self) -> Any:
+        """Itself: it is all models that there are."""
         if self.absent is not None:
             raise self.absent
         return self
+
+    async def listed(self) -> Sequence[Any]:
+        return [self]
+
+    async def named(self, name: str) -> ScriptedSource:
+        if name not in (MODEL, DEFAULT_MODEL):
+            raise NotFoundError(f"There is no model {name!r} here.")
+        return self
+
+    async def loaded(self, model: ScriptedSource) -> ScriptedSource:
+        return model
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(map(spelling, tokens))
@@ -234,7 +247,7 @@ async def serving(
     """The endpoint on a port of its own."""
     listener, closing = bind("127.0.0.1", 0), asyncio.Event()
     access = Access("127.0.0.1", listener.getsockname()[1], origins, key)
-    routes = endpoint_routes(source.model, settings or EndpointSettings(), closing, lambda: history)
+    routes = endpoint_routes(source.models, settings or EndpointSettings(), closing, lambda: history)
     app = make_app(routes, access)
     server = await serve(app, listener, closing, access)
     try:

@@ -95,6 +95,8 @@ class AnswerFollower:
         if isinstance(update.event, events.LinkChanged):
             is_lost = update.event.state is events.LinkState.OFFLINE
             self._lost_at = (self._lost_at or asyncio.get_running_loop().time()) if is_lost else None
+        if isinstance(update.event, events.ModelChanged):
+            self._view.folding.marks = self._conversation.facts.thinking
         if update.figures is not None:
             self.figures = update.figures
         return apply_update(self.texts, update)

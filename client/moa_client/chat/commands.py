@@ -33,6 +33,7 @@ TABLE = {
     "/set NAME VALUE": f"set it for the next answers ({_ALL}); VALUE may be: default",
     "/system [TEXT]": "show the system prompt, or set it and begin again",
     "/save [TITLE]": "say under which name this conversation is kept, and give it a title",
+    "/model [NAME]": "list the models of your servers, or have that one answer from the next question on",
     "/status": "the state of the link, the model, its server, the drafter and how exact the text is",
     "/offline, /online": "do without the server: questions wait for it; connect again",
     "/standalone": "have the small model here answer while the server is away, much worse",
@@ -47,7 +48,6 @@ GONE = {
     "edit": "Arrow up brings a question back, and Alt-Enter makes a new line.",
     "list": "moa-client history list has the conversations.",
     "load": "A chat continues one: moa-client chat --continue, or --conversation ID.",
-    "model": "/status says it.",
     "title": "/save TITLE gives one.",
 }
 HELP_END = (
@@ -209,6 +209,9 @@ class CommandHandler:
 
     async def _help(self, rest: str) -> None:
         self._chat.say(help_text())
+
+    async def _model(self, rest: str) -> None:
+        self._chat.conversation.choose_model(rest or None)
 
     async def _status(self, rest: str) -> None:
         self._chat.say(f"{self._chat.status()}\n{messages.facts_words(self._chat.conversation.facts)}")

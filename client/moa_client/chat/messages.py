@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from moa_shared.plain_text import plain_line, without_controls
+from moa_shared.programs.command_line import table
 from moa_shared.protocol.messages import Finish
 from rich.filesize import decimal
 
@@ -77,6 +78,11 @@ def event_words(event: events.SurfaceEvent) -> str:
             return f"(the server computes in {level} now: the text may continue differently from how it began)"
         case events.ServerChanged(message=message) | events.ToolsChanged(message):
             return f"({message})"
+        case events.ModelChanged(model):
+            return f"({plain_line(model)} answers from now on: what was said before is new text for it)"
+        case events.ModelsListed(models, model):
+            rows = [("*" if name == model else "", plain_line(name), plain_line(about)) for name, about in models]
+            return table(rows).rstrip("\n")
         case events.NotKept(error):
             return f"(From here on this conversation is not kept: {error})"
         case events.Failed(error):

@@ -35,16 +35,18 @@ class Folding:
     """
 
     def __init__(self, marks: ReasoningMarks | None = None, shows: Callable[[], Shows] = lambda: "show") -> None:
-        self._marks = marks
+        self.marks = marks
         self._shows = shows
-        self._answers: dict[AnswerText, FoldedAnswer] = {}
+        self._answers: dict[AnswerText, FoldedAnswer | None] = {}
 
     def shown(self, text: AnswerText) -> AnswerText:
-        return text if self._marks is None else self._folded(text, self._marks).shown(text)
+        folded = self._folded(text)
+        return text if folded is None else folded.shown(text)
 
     def split(self, text: AnswerText) -> AnswerSplit | None:
-        """How far an answer is split; None: the model marks no reasoning."""
-        return None if self._marks is None else self._folded(text, self._marks).split
+        """How far an answer is split; None: its model marks no reasoning."""
+        folded = self._folded(text)
+        return None if folded is None else folded.split
 
     def thinking_tokens(self, text: AnswerText) -> int:
         """Of the reasoning that is written now and not shown; 0: none is."""
@@ -56,10 +58,12 @@ class Folding:
         for text in texts:
             self._answers.pop(text, None)
 
-    def _folded(self, text: AnswerText, marks: ReasoningMarks) -> FoldedAnswer:
+    def _folded(self, text: AnswerText) -> FoldedAnswer | None:
         if text not in self._answers:
+            marks = text.options.marks if text.options.model else self.marks
             effort, is_open = text.options.reasoning_effort, self._shows() == "show"
-            self._answers[text] = FoldedAnswer(split_by(marks, effort), split_by(marks, effort), is_open=is_open)
+            splits = None if marks is None else (split_by(marks, effort), split_by(marks, effort))
+            self._answers[text] = None if splits is None else FoldedAnswer(*splits, is_open=is_open)
         return self._answers[text]
 
 
@@ -196,7 +200,7 @@ def event_line(update: Update, text: AnswerText, split: AnswerSplit | None = Non
     `text`: of the answer, after it; `split`: of that before it, which reads it; None: the model marks no reasoning.
     """
     event = update.event
-    if isinstance(event, events.Failed | events.NotKept | events.Rewound | events.Titled):
+    if isinstance(event, events.Failed | events.MenuEvent | events.NotKept | events.Rewound | events.Titled):
         return ""
     fields = {name: value for name, value in fields_of(update).items() if name not in SURFACES_ONLY}
     if isinstance(event, events.Settled):

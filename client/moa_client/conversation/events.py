@@ -249,6 +249,24 @@ class DrafterChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class ModelChanged:
+    """Another model answers from the next question on. `model`: its name in lists."""
+
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
+class ModelsListed:
+    """The models that may answer, their aliases, and servers that do not answer, each with words about it.
+
+    `model`: which answers now.
+    """
+
+    models: tuple[tuple[str, str], ...]
+    model: str
+
+
+@dataclass(frozen=True, slots=True)
 class Asked:
     """An answer begins. `options`: how it is chosen; a conversation leaves nothing of them open."""
 
@@ -349,7 +367,10 @@ class Titled:
 
 
 Notice = ExecutionChanged | ServerChanged | DrafterChanged | ToolsChanged  # concerns the conversation, not one answer
+MenuEvent = ModelChanged | ModelsListed
 AnswerEvent = Committed | Provisional | HeldBack | Corrected | Ended | Settled | Refused
 Event = AnswerEvent | Earlier | LinkChanged | Notice  # of an engine
 CallEvent = CallWanted | CallDecided | CallAnswered | CallsLeft
-SurfaceEvent = AnswerEvent | CallEvent | LinkChanged | Notice | Asked | Continued | Failed | NotKept | Rewound | Titled
+SurfaceEvent = (
+    AnswerEvent | CallEvent | LinkChanged | Notice | MenuEvent | Asked | Continued | Failed | NotKept | Rewound | Titled
+)

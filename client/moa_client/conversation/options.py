@@ -11,6 +11,7 @@ from moa_shared.errors import ConfigError
 from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import DEFAULTED, Constraint, ConstraintKind, Sampling, WantedChances
 
+from moa_client.tools.thinking import ReasoningMarks, marks_from
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall
 
 SEED_BITS = 32  # of one that is drawn: every reader of JSON keeps it exact
@@ -36,6 +37,8 @@ class AnswerOptions:
         results: of the calls before, in place of a question.
         reasoning_effort: how much the model is asked to reason, such as "none"; None: as its chat template has it.
         thinking_budget: the most tokens of reasoning; None: as the answer allows.
+        model: that has given the answer before another one continued the conversation; empty: the conversation's.
+        marks: of reasoning in the answers of that; None: it has none.
     """
 
     temperature: float | None = None
@@ -57,6 +60,8 @@ class AnswerOptions:
     results: tuple[AnsweredCall, ...] = ()
     reasoning_effort: str | None = None
     thinking_budget: int | None = None
+    model: str = ""
+    marks: ReasoningMarks | None = None
 
     def decided(self, *defaults: Mapping[str, Any], seed: int = 0) -> AnswerOptions:
         """The same with everything that was left open. `defaults`: the first that says something counts."""
@@ -88,10 +93,12 @@ class AnswerOptions:
         ]
         if self.chances is not None:
             values["chances"] = asdict(self.chances)
+        if self.marks is not None:
+            values["marks"] = asdict(self.marks)
         if self.constraint is not None:
             values["constraint"] = {"kind": self.constraint.kind.name.lower(), "text": self.constraint.text}
-        rare = ("constraint", "chances", "tools", "results", *_OF_REASONING)
-        return {name: value for name, value in values.items() if name not in rare or value not in (None, [])}
+        rare = ("constraint", "chances", "tools", "results", "model", "marks", *_OF_REASONING)
+        return {name: value for name, value in values.items() if name not in rare or value not in (None, [], "")}
 
     def words(self) -> str:
         """The options of `moa-client chat` that choose the text, once decided; what is off is left out."""
@@ -156,6 +163,7 @@ _READ: Mapping[str, Callable[[Any], Any]] = {
         AnsweredCall(ToolCall(each["id"], each["name"], each["arguments"]), each["content"], each["is_error"])
         for each in results
     ),
+    "marks": marks_from,
     "stop": tuple,
     "logit_bias": token_bias,
 }

@@ -23,7 +23,7 @@ from moa_shared.programs.run_loop import end_now
 from moa_client.conversation.events import LinkState
 from moa_client.conversation.figures import LinkStatus
 from moa_client.daemon.process import DaemonPaths, make_folder, take_lock
-from moa_client.endpoint.ask import model_source
+from moa_client.endpoint.ask import HostModels
 from moa_client.endpoint.endpoint import EndpointSettings
 from moa_client.endpoint.routes import Health, endpoint_routes, health_route
 from moa_client.history.exports import as_json, markdown
@@ -92,8 +92,8 @@ class Hub:
             self._store = HistoryStore()
         return self._store
 
-    async def host(self) -> Host:
-        return (await self.library()).host
+    async def models(self) -> HostModels:
+        return HostModels((await self.library()).catalog)
 
     async def open(self, identifier: str | None, system: str | None, single: bool = False) -> Watch:
         """Opens a conversation for a person, or for a program that asks one question."""
@@ -120,7 +120,8 @@ class Hub:
 
     def set_offline(self, is_offline: bool) -> None:
         if self._library is not None:
-            self._library.host.set_offline(is_offline)
+            for host in self._library.catalog.hosts:
+                host.set_offline(is_offline)
 
     async def conversations(self, search: str) -> Sequence[Summary]:
         """Those that are kept, the newest first; with words to search for, those in which they are."""
@@ -278,7 +279,7 @@ async def serve_web_surfaces(settings: ClientSettings, hub: Hub, stack: AsyncExi
     closing = asyncio.Event()
     limits = EndpointSettings(settings.settle_seconds)
     routes = [
-        *endpoint_routes(model_source(hub.host), limits, closing, hub.store),
+        *endpoint_routes(hub.models, limits, closing, hub.store),
         health_route(Health(hub.status, hub.link.describe)),
         *page_routes(hub),
     ]

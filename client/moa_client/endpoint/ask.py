@@ -6,7 +6,7 @@ What a model gets is made here: tokens, and the form of the answer.
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -17,7 +17,8 @@ from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDefaults
 
 from moa_client.conversation.options import API_DEFAULTS, AnswerOptions
-from moa_client.endpoint.fields import refused, refusing
+from moa_client.endpoint.fields import DEFAULT_MODEL, refused, refusing
+from moa_client.host.catalog import Catalog, ListedModel
 from moa_client.host.host import Host
 from moa_client.host.surface_session import Watch
 from moa_client.tools.answer_reader import AnswerReader, find_format
@@ -33,10 +34,12 @@ Vectors = tuple[Sequence[Sequence[float]], dict[str, Any]]  # of some texts, and
 
 
 class HostModel:
-    def __init__(self, host: Host) -> None:
+    """A model as requests ask it. `name`: in lists."""
+
+    def __init__(self, host: Host, name: str) -> None:
         self._host = host
         self._target = host.device.target
-        self.name = self._target.files.target_id
+        self.name = name
         self.context_tokens = self._target.context_tokens
         self.sampling = self._target.sampling
         self.vocab_size = int(self._target.files.config["vocab_size"])
@@ -82,13 +85,20 @@ class HostModel:
         return [each.values for each in answers], made
 
 
-def model_source(host: Callable[[], Awaitable[Host]]) -> Callable[[], Awaitable[HostModel]]:
-    """Where the daemon's answers come from; `host`: gives the host, once there is one."""
+class HostModels:
+    """Where the daemon's answers come from."""
 
-    async def model() -> HostModel:
-        return HostModel(await host())
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
 
-    return model
+    async def listed(self) -> Sequence[ListedModel]:
+        return await self._catalog.listed()
+
+    async def named(self, name: str) -> ListedModel:
+        return await self._catalog.named("" if name == DEFAULT_MODEL else name)
+
+    async def loaded(self, model: ListedModel) -> HostModel:
+        return HostModel(await self._catalog.host(model), model.name)
 
 
 END = 32  # tokens: enough to hold what opens reasoning

@@ -8,12 +8,12 @@ event of the stream; when an answer is closed, the server has been told.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import aclosing, asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal, cast
 
-from moa_shared.errors import MoaError, OverloadedError, UnavailableError
+from moa_shared.errors import MoaError, NotFoundError, OverloadedError, UnavailableError
 from moa_shared.tracing import TRACEPARENT
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -22,8 +22,9 @@ from starlette.types import Receive, Scope, Send
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.conversation.options import AnswerOptions
 from moa_client.endpoint.answer import Answer, Form, ToldTokens
-from moa_client.endpoint.ask import ChatAsk, HostModel, Prompt, Vectors
+from moa_client.endpoint.ask import ChatAsk, HostModel, HostModels, Prompt, Vectors
 from moa_client.endpoint.fields import DEFAULT_MODEL
+from moa_client.host.catalog import ListedModel
 from moa_client.host.surface_session import Watch
 from moa_client.logs import told
 from moa_client.web.access import RequestError, request_error
@@ -195,7 +196,7 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-ModelSource = Callable[[], Awaitable[HostModel]]
+ModelSource = Callable[[], Awaitable[HostModels]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,11 +217,20 @@ class EndpointSettings:
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
 
 
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    """What fails in this block, such as a missing file, is not the request's fault."""
+    try:
+        yield
+    except MoaError as error:
+        raise request_error(error, status=503) from None
+
+
 class Endpoint:
     """Answers requests.
 
-    `source`: gives the model, as it is now; raises MoaError where there is none yet. `closing`: ends requests when the
-    server closes.
+    `source`: gives the models; raises MoaError where there are none yet. `closing`: ends requests when the server
+    closes.
     """
 
     def __init__(self, source: ModelSource, settings: EndpointSettings, closing: asyncio.Event) -> None:
@@ -230,15 +240,24 @@ class Endpoint:
         self._closing = closing
         self._slots = AnswerSlots(settings.max_requests, settings.most_waiting)
 
+    async def listed(self) -> Sequence[ListedModel]:
+        with _unavailable():
+            return await (await self._source()).listed()
+
+    async def named(self, name: str) -> ListedModel:
+        with _unavailable():
+            models = await self._source()
+            try:
+                return await models.named(name)
+            except NotFoundError as error:
+                names = ", ".join(repr(each.name) for each in await models.listed())
+                words = f"{error.message} Ask for {names}, or {DEFAULT_MODEL!r}."
+                raise RequestError(404, words, param="model", code="model_not_found") from None
+
     async def model(self, name: str = DEFAULT_MODEL) -> HostModel:
-        try:
-            model = await self._source()
-        except MoaError as error:  # such as a missing file, which is not this request's fault
-            raise request_error(error, status=503) from None
-        if name not in (model.name, DEFAULT_MODEL):
-            words = f"There is no model {name[:200]!r} here. Ask for {model.name!r}, or {DEFAULT_MODEL!r}."
-            raise RequestError(404, words, param="model", code="model_not_found")
-        return model
+        model = await self.named(name)
+        with _unavailable():
+            return await (await self._source()).loaded(model)
 
     async def answer(self, ask: ChatAsk, form: Callable[[Answer], Form], request: Request) -> Response:
         """The answer to what is asked.

@@ -17,12 +17,12 @@ from starlette.routing import BaseRoute, Route
 
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Fields
-from moa_client.endpoint.ask import HostModel
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
 from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
 from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.history.database import KeptResponses
 from moa_client.history.store import HistoryStore
+from moa_client.host.catalog import ListedModel
 from moa_client.tools.thinking import find_thinking
 from moa_client.web.access import HEALTH, RequestError
 from moa_client.web.server import read_json
@@ -30,7 +30,8 @@ from moa_client.web.server import read_json
 VERSION = "0.12.6"  # of ollama, whose API this is: clients ask for one that is new enough for tools and thinking
 FAMILY = "moa"  # ollama's clients look for the context's length under it
 FOR_EVER = "9999-12-31T23:59:59+00:00"
-NO_DETAILS = {"parent_model": "", "format": "", "parameter_size": "", "quantization_level": ""}
+NO_DETAILS = dict.fromkeys(("parent_model", "format", "parameter_size", "quantization_level"), "")
+DETAILS = {**NO_DETAILS, "family": FAMILY, "families": [FAMILY]}
 
 
 def endpoint_routes(
@@ -42,7 +43,7 @@ def endpoint_routes(
     """The routes.
 
     Args:
-        source: gives the model, as it is now; raises MoaError where there is none yet.
+        source: gives the models; raises MoaError where there are none yet.
         closing: ends requests when the server closes.
         history: where what programs ask to keep is kept; None: nowhere.
     """
@@ -75,12 +76,12 @@ class Handlers:
         self._history = history
 
     async def models(self, request: Request) -> Response:
-        model = await self._endpoint.model()
-        page = {"has_more": False, "first_id": model.name, "last_id": model.name}
-        return JSONResponse({"object": "list", "data": [self._model_fields(model)], **page})
+        models = await self._endpoint.listed()
+        page = {"has_more": False, "first_id": models[0].name, "last_id": models[-1].name}
+        return JSONResponse({"object": "list", "data": [self._model_fields(each) for each in models], **page})
 
     async def model(self, request: Request) -> Response:
-        return JSONResponse(self._model_fields(await self._endpoint.model(request.path_params["name"])))
+        return JSONResponse(self._model_fields(await self._endpoint.named(request.path_params["name"])))
 
     def answers(
         self, kind: type[openai.ChatRequest | openai.TextRequest | anthropic.MessagesRequest | ollama.OllamaRequest]
@@ -125,10 +126,10 @@ class Handlers:
         return JSONResponse({"version": VERSION})
 
     async def ollama_models(self, request: Request) -> Response:
-        return JSONResponse({"models": [self._ollama_fields(await self._endpoint.model())]})
+        return JSONResponse({"models": [self._ollama_fields(each) for each in await self._endpoint.listed()]})
 
     async def ollama_loaded(self, request: Request) -> Response:
-        model = await self._endpoint.model()
+        model = await self._endpoint.named(DEFAULT_MODEL)
         loaded = {"expires_at": FOR_EVER, "size_vram": 0, "context_length": model.context_tokens}
         return JSONResponse({"models": [self._ollama_fields(model) | loaded]})
 
@@ -139,16 +140,15 @@ class Handlers:
             raise RequestError(400, "model: expected a text.", param="model")
         model = await self._endpoint.model(name.removesuffix(ollama.LATEST))
         thinking = ["thinking"] if find_thinking(model.tokenizer.chat_template or "") is not None else []
-        fields = self._ollama_fields(model)
         return JSONResponse(
             {
                 "modelfile": "",
                 "parameters": "",
                 "template": model.tokenizer.chat_template or "",
-                "details": fields["details"],
+                "details": DETAILS,
                 "model_info": {"general.architecture": FAMILY, f"{FAMILY}.context_length": model.context_tokens},
                 "capabilities": ["completion", "tools", *thinking],
-                "modified_at": fields["modified_at"],
+                "modified_at": ollama.date_of(self._endpoint.since),
             }
         )
 
@@ -162,7 +162,7 @@ class Handlers:
             raise RequestError(404, "No response is kept here (--no-history).", code="not_found")
         return kept
 
-    def _model_fields(self, model: HostModel) -> Fields:
+    def _model_fields(self, model: ListedModel) -> Fields:
         since = self._endpoint.since
         return {
             "id": model.name,
@@ -177,14 +177,14 @@ class Handlers:
             "max_tokens": model.context_tokens,
         }
 
-    def _ollama_fields(self, model: HostModel) -> Fields:
+    def _ollama_fields(self, model: ListedModel) -> Fields:
         return {
             "name": model.name,
             "model": model.name,
             "modified_at": ollama.date_of(self._endpoint.since),
             "size": 0,  # on this device
             "digest": sha256(model.fingerprint.encode()).hexdigest(),
-            "details": NO_DETAILS | {"family": FAMILY, "families": [FAMILY]},
+            "details": DETAILS,
         }
 
 

@@ -91,6 +91,8 @@ def _facts(stored: StoredConversation) -> list[str]:
 
 def _remarks(answer: StoredAnswer) -> list[str]:
     remarks = [f"(chosen with {answer.options.words()})"] if answer.options.temperature else []
+    if answer.options.model:
+        remarks.append(f"(answered by {plain_line(answer.options.model)})")
     if answer.standing is AnswerStatus.DECIDED and answer.finish in _REMARKS:
         remarks.append(_REMARKS[answer.finish])
     if answer.standing.is_open:

@@ -82,8 +82,8 @@ class StoredAnswer:
 
     @property
     def is_part(self) -> bool:
-        """Whether the conversation that continues from here has it: not, if the question got no answer at all."""
-        return bool(self.tokens) or self.standing.is_open
+        """Whether the tokens that continue from here have it: not, if it got no answer at all, or another model's."""
+        return not self.options.model and (bool(self.tokens) or self.standing.is_open)
 
 
 @dataclass(frozen=True, slots=True)

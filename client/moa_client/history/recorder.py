@@ -15,7 +15,7 @@ from moa_client.conversation.conversation import Conversation, ConversationState
 from moa_client.conversation.events import BY_LETTER, Provenance, TextRun, fitted, runs_of
 from moa_client.conversation.figures import Figures
 from moa_client.conversation.options import AnswerOptions
-from moa_client.history.reading import StoredAnswer, StoredConversation
+from moa_client.history.reading import ConversationOrigin, StoredAnswer, StoredConversation
 from moa_client.history.store import HistoryStore
 
 
@@ -76,6 +76,12 @@ class HistoryRecorder:
         if stored is not None:
             self._follow(stored)
 
+    def change_model(self, conversation: Conversation, origin: ConversationOrigin, before: AnswerOptions) -> None:
+        """Another model continues, in tokens of its own; `before`: of the answers so far."""
+        said = {name: value for name, value in before.fields().items() if name in ("model", "marks")}
+        self._store.change_model(self.identifier, origin, said)
+        self._conversation, self._stored = conversation, 0
+
     def on_update(
         self, update: Update, text: AnswerText | None = None, figures: Mapping[str, float] | None = None
     ) -> None:
@@ -126,7 +132,7 @@ class HistoryRecorder:
 
     def _follow(self, stored: StoredConversation) -> None:
         self._keys = [answer.key for answer in stored.answers]
-        self._stored = sum(len(answer.tokens) for answer in stored.answers)
+        self._stored = sum(len(answer.tokens) for answer in stored.answers if not answer.options.model)
 
     def _append(self, key: int, event: events.Committed, text: AnswerText) -> None:
         """Stores committed tokens; before the first ones of an answer come those of its question."""
@@ -161,7 +167,7 @@ def reopened(
         waiting=tuple(stored.waiting),
         is_running=False,
         is_unsettled=stored.standing.is_open,
-        runs=_runs(stored, decode) if has_runs else (),
+        runs=_runs(stored, decode) if has_runs and not stored.options.model else (),
         versions=stored.versions,
     )
     decoder = AnswerDecoder(text, decode)

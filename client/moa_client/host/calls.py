@@ -45,10 +45,9 @@ class Calls:
         self, engine: ClientEngine, publisher: Publisher, box: ToolBox | None, turns: ConversationTurns
     ) -> None:
         self.turns = turns
-        self._engine = engine
+        self.engine = engine
         self._publisher = publisher
         self._box = box
-        self._most = min(MOST_RESULT, engine.device.target.context_tokens)  # characters of a result
         self._allowed: set[tuple[str, str]] = set()  # server and tool
         self._waiting: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}
         self._calling: asyncio.Task[list[AnsweredCall]] | None = None
@@ -108,7 +107,7 @@ class Calls:
         if self._box is None or not (calls := self.newest()):
             return ()
         self._calling = calling = asyncio.create_task(self._answer_all(self._box, calls))
-        calling.add_done_callback(lambda _: self._engine.wake())
+        calling.add_done_callback(lambda _: self.engine.wake())
         try:
             await self._attend(calling)
             return await calling
@@ -124,7 +123,7 @@ class Calls:
 
     async def _attend(self, calling: asyncio.Task[list[AnsweredCall]]) -> None:
         try:
-            async with aclosing(self._engine.attend(calling.done)) as events:
+            async with aclosing(self.engine.attend(calling.done)) as events:
                 async for event in events:
                     self._publisher.on_engine_event(event)
         except Exception as error:  # noqa: BLE001 (the next answer opens the link again)
@@ -147,9 +146,10 @@ class Calls:
             answered = AnsweredCall(call, DENIED_WORDS, is_error=True)
         else:
             answered = await box.run(call, tool.server)
-            left_out = len(answered.content) - self._most
+            most = min(MOST_RESULT, self.engine.device.target.context_tokens)  # characters
+            left_out = len(answered.content) - most
             cut = f"\n[Cut: {left_out:,} characters more.]" if left_out > 0 else ""
-            answered = replace(answered, content=marked_text(answered.content[: self._most] + cut))
+            answered = replace(answered, content=marked_text(answered.content[:most] + cut))
         self._publish(CallAnswered(call.id, answered.content, answered.is_error))
         return answered
 
@@ -166,7 +166,7 @@ class Calls:
     def _calls_of(self, text: AnswerText, finish: Finish) -> tuple[ToolCall, ...]:
         if self._box is None or finish is not Finish.END_OF_TEXT:
             return ()
-        conversation = self._engine.conversation
+        conversation = self.engine.conversation
         before = conversation.tokens[: len(conversation.tokens) - len(conversation.answer)]
         return self.turns.calls(before, conversation.answer, f"{text.options.seed}/{len(before)}/{text.number}")
 

@@ -137,7 +137,7 @@ class Host:
         self.settings = settings
         self.link = link
         self.device = started.device
-        self._observer = observer
+        self.observer = observer
         self.conversations: list[TextConversation] = []
         self._reached = started.reached
         self._offer = started.offer
@@ -167,6 +167,27 @@ class Host:
             make_journal: makes what keeps it; None: nothing is kept.
             box: the tools that it offers; None: none.
         """
+        engine = self.engine(facts.identifier, is_read=is_read, lasts=lasts, for_program=for_program)
+        reached = self._reached
+        absent = reached.absent.message if reached.absent is not None else "You are offline."
+        facts = replace(facts, absent=absent if reached.served is None else "", offer=self._offer)
+        journal = make_journal(engine.conversation) if make_journal is not None else None
+        conversation = TextConversation(
+            engine,
+            facts,
+            system,
+            journal,
+            self.settings.idle_seconds if lasts else math.inf,
+            box,
+            spells_marks=not for_program,
+        )
+        self.conversations.append(conversation)
+        return conversation
+
+    def engine(
+        self, conversation: str, *, is_read: bool = True, lasts: bool = True, for_program: bool = False
+    ) -> ClientEngine:
+        """An engine for the conversation of this identifier; the others are those of `converse`."""
         device, settings, reached = self.device, self.settings, self._reached
         patience = settings.silence_seconds if is_read else max(settings.standalone_seconds, settings.settle_seconds)
         standalone = StandaloneRule(
@@ -186,24 +207,11 @@ class Host:
             adopt=self._adopt,
             executor=self._executor,
         )
-        if self._observer is not None:
-            engine.connection.traffic.observe = self._observer(facts.identifier)
+        if self.observer is not None:
+            engine.connection.traffic.observe = self.observer(conversation)
         if reached.absent is not None and not self.is_offline:
             engine.go_online()
-        absent = reached.absent.message if reached.absent is not None else "You are offline."
-        facts = replace(facts, absent=absent if reached.served is None else "", offer=self._offer)
-        journal = make_journal(engine.conversation) if make_journal is not None else None
-        conversation = TextConversation(
-            engine,
-            facts,
-            system,
-            journal,
-            settings.idle_seconds if lasts else math.inf,
-            box,
-            spells_marks=not for_program,
-        )
-        self.conversations.append(conversation)
-        return conversation
+        return engine
 
     def status(self) -> LinkStatus:
         if (newest := self._newest) is not None:
@@ -231,13 +239,18 @@ class Host:
         return max(self.conversations, key=lambda conversation: conversation.task.asked_at, default=None)
 
     async def leave(self, conversation: TextConversation) -> None:
-        if conversation in self.conversations:
-            self.conversations.remove(conversation)
-            device = conversation.engine.device
-            if (companion := device.companion) is not None:  # for the next start: how often it was right
-                root = cache_root(self.settings.cache_dir)
-                remember_agreement(root, companion.fingerprint, device.target.files.fingerprint, companion.agreement)
+        if self.release(conversation):
             await conversation.close()
+
+    def release(self, conversation: TextConversation) -> bool:
+        """Has it no more, whoever has it then; False: it did not have it."""
+        if conversation not in self.conversations:
+            return False
+        self.conversations.remove(conversation)
+        if (companion := self.device.companion) is not None:  # for the next start: how often it was right
+            root, target = cache_root(self.settings.cache_dir), self.device.target.files.fingerprint
+            remember_agreement(root, companion.fingerprint, target, companion.agreement)
+        return True
 
     async def close(self) -> None:
         await asyncio.gather(*map(self.leave, tuple(self.conversations)))

@@ -14,12 +14,13 @@ from moa_shared.errors import ConflictError, DiskFullError, HistoryError, MoaErr
 
 from moa_client.conversation.events import NotKept
 from moa_client.device.loading import trim_heap
-from moa_client.history.reading import ConversationOrigin, StoredConversation
+from moa_client.history.reading import StoredConversation
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.store import HistoryStore
+from moa_client.host.catalog import Catalog
 from moa_client.host.host import Host
 from moa_client.host.surface_session import Watch
-from moa_client.host.text_conversation import TextConversation
+from moa_client.host.text_conversation import TextConversation, origin_of
 from moa_client.logs import told
 from moa_client.surface.messages import ConversationFacts
 from moa_client.tools.tool import ToolBox
@@ -41,6 +42,7 @@ class Library:
         self, host: Host, store: HistoryStore | None, unwatched_seconds: float = 0.0, box: ToolBox | None = None
     ) -> None:
         self.host = host
+        self.catalog = Catalog(host)
         self.open_conversations: dict[str, TextConversation] = {}
         self._store = store
         self._unwatched_seconds = unwatched_seconds
@@ -59,18 +61,23 @@ class Library:
         not_kept: MoaError | None = None
         if self._store is not None and identifier is not None:
             if identifier not in self.open_conversations:
-                await self._open_kept(self._store, self._store.load(identifier), is_read=is_read)
+                stored = self._store.load(identifier)
+                host = self.host if self._is_with_this_model(stored) else await self._host_of(stored)
+                if identifier not in self.open_conversations:  # nor since then
+                    await self._open_kept(self._store, stored, host, is_read=is_read)
             return self._watch(identifier)
         if self._store is not None and not single:
             try:
-                identifier = self._store.create(self._origin(system))
+                identifier = self._store.create(origin_of(self.host.device, self.host.link.shown.address, system))
             except (DiskFullError, HistoryError) as error:
                 not_kept = error
             else:
-                self.open_conversations[identifier] = self._make(self._store, identifier, system, is_read=is_read)
+                made = self._make(self.host, self._store, identifier, system, is_read=is_read)
+                self.open_conversations[identifier] = made
                 return self._watch(identifier)
         unkept = self.host.converse(is_read=is_read, system=system, lasts=not single, box=self._box)
-        watch = Watch(unkept, self.host.leave)
+        unkept.menu = self.catalog.choose
+        watch = Watch(unkept, self.catalog.leave)
         if not_kept is not None:
             unkept.publisher.publish(NotKept(not_kept))
         return watch
@@ -81,9 +88,10 @@ class Library:
             return
         for name in [each.identifier for each in store.list(unverified_only=True)]:
             try:
-                await self._open_kept(store, store.load(name), is_read=False)
-                self._unwatched[name] = time.monotonic()
-            except ConflictError:  # of another model, or another program has it open
+                if self._is_with_this_model(stored := store.load(name)):
+                    await self._open_kept(store, stored, self.host, is_read=False)
+                    self._unwatched[name] = time.monotonic()
+            except ConflictError:  # another program has it open
                 continue
             except BaseException as error:  # noqa: BLE001 (the others, and new ones, can be opened)
                 log.warning("%s is left as it is: %s", name, told(error))
@@ -102,30 +110,37 @@ class Library:
         await asyncio.gather(self._looking, return_exceptions=True)
         for identifier in list(self.open_conversations):
             await self._close(identifier)
+        await self.catalog.close()
         if self._store is not None:
             self._store.close()
 
-    async def _open_kept(self, store: HistoryStore, stored: StoredConversation, *, is_read: bool) -> None:
-        if not self._is_with_this_model(stored):
+    async def _host_of(self, stored: StoredConversation) -> Host:
+        """The host of the other model with which a conversation is."""
+        host = await self.catalog.host_with((stored.origin.target, stored.origin.tokenizer))
+        if host is None:
             served = self.host.device.target.files.target_id
             raise ConflictError(
                 f"The conversation is with {stored.origin.model}; this server has {served}.",
                 hint=f"Read it with `moa-client history show {stored.identifier}`; it can continue when its model is "
                 "served again.",
             )
+        return host
+
+    async def _open_kept(self, store: HistoryStore, stored: StoredConversation, host: Host, *, is_read: bool) -> None:
         stored = store.reopen(stored.identifier)
-        conversation = self._make(store, stored.identifier, stored.origin.system, stored, is_read=is_read)
+        conversation = self._make(host, store, stored.identifier, stored.origin.system, stored, is_read=is_read)
         try:
             conversation.resume(stored)
-            self._set_origin(store, stored)
+            self._set_origin(host, store, stored)
         except BaseException:
-            await self.host.leave(conversation)
+            await host.leave(conversation)
             store.release(stored.identifier)
             raise
         self.open_conversations[stored.identifier] = conversation
 
     def _make(
         self,
+        host: Host,
         store: HistoryStore,
         identifier: str,
         system: str | None,
@@ -134,13 +149,15 @@ class Library:
         is_read: bool,
     ) -> TextConversation:
         title = stored.title if stored is not None else ""
-        return self.host.converse(
+        made = host.converse(
             is_read=is_read,
             facts=ConversationFacts(identifier, title),
             system=system,
             make_journal=lambda tokens: HistoryRecorder(store, identifier, tokens, stored),
             box=self._box,
         )
+        made.menu = self.catalog.choose
+        return made
 
     def _watch(self, identifier: str) -> Watch:
         self._unwatched.pop(identifier, None)
@@ -156,6 +173,7 @@ class Library:
             await asyncio.sleep(LOOK_SECONDS)
             try:
                 await self._close_unneeded()
+                await self.catalog.close_idle()
             except BaseException as error:  # noqa: BLE001 (it is looked at again)
                 log.warning("a conversation could not be closed: %s", told(error))
 
@@ -170,26 +188,22 @@ class Library:
     async def _close(self, identifier: str) -> None:
         self._unwatched.pop(identifier, None)
         conversation = self.open_conversations.pop(identifier)
-        await self.host.leave(conversation)
+        await self.catalog.leave(conversation)
         if self._store is not None:
             if not conversation.publisher.answers:
                 self._store.delete([identifier])  # nothing was ever asked
             self._store.release(identifier)
         trim_heap()
 
-    def _origin(self, system: str | None) -> ConversationOrigin:
-        target, address = self.host.device.target, self.host.link.shown.address
-        fingerprint, tokenizer = target.identity.target_fingerprint, target.identity.tokenizer_hash
-        return ConversationOrigin(target.files.target_id, fingerprint, tokenizer, target.level, address, system)
-
     def _on_adopted(self) -> None:
         if (store := self._store) is not None:
-            for identifier in self.open_conversations:
-                self._set_origin(store, store.load(identifier))
+            for identifier, conversation in self.open_conversations.items():
+                if conversation in self.host.conversations:
+                    self._set_origin(self.host, store, store.load(identifier))
 
-    def _set_origin(self, store: HistoryStore, stored: StoredConversation) -> None:
-        if stored.origin.target != self.host.device.identity.target_fingerprint:
-            store.set_origin(stored.identifier, self._origin(stored.origin.system))
+    def _set_origin(self, host: Host, store: HistoryStore, stored: StoredConversation) -> None:
+        if stored.origin.target != host.device.identity.target_fingerprint:
+            store.set_origin(stored.identifier, origin_of(host.device, host.link.shown.address, stored.origin.system))
 
     def _is_with_this_model(self, stored: StoredConversation) -> bool:
         """Whether the target, or the companion, whose tokens are the target's, has begun the conversation."""

@@ -9,12 +9,14 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from moa_shared.errors import ConflictError
+
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, Update, apply_update
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.history.reading import StoredConversation
+from moa_client.history.reading import ConversationOrigin, StoredConversation
 from moa_client.history.recorder import HistoryRecorder, reopened
 from moa_client.logs import told
 from moa_client.surface.conversation import Subscription
@@ -52,7 +54,7 @@ class Publisher:
         self.answers: list[AnswerText] = []
         self.link_reason = ""  # why the link is as it is; empty: it is there
         self.subscriptions: list[Subscription] = []
-        self._engine = engine
+        self.engine = engine
         self._journal = journal
         self._unsettled: deque[AnswerDecoder] = deque()
         self._gone: set[int] = set()  # numbers of answers that are not part of the conversation any more
@@ -79,9 +81,22 @@ class Publisher:
     def continue_newest(self, options: AnswerOptions) -> AnswerDecoder:
         text = self.answers[-1]
         decoder = AnswerDecoder(text, self._decode)
-        decoder.restore(self._engine.conversation.answer)
+        decoder.restore(self.engine.conversation.answer)
         self.publish(events.Continued(options), text.number)
         return decoder
+
+    def move(self, engine: ClientEngine, origin: ConversationOrigin) -> None:
+        """Another model continues: no server decides what was said before any more. `origin`: of what it says."""
+        target, reason = self.engine.device.target, f"{origin.model} answers from now on."
+        while self._unsettled:
+            self._decide(events.Refused(ConflictError(reason, hint="")))
+        before = AnswerOptions(model=target.files.target_id, marks=reasoning_marks(target.tokenizer))
+        for text in self.answers:
+            if not text.options.model:
+                text.options = replace(text.options, model=before.model, marks=before.marks)
+        self._gone |= {text.number for text in self.answers}
+        self.engine, self.link_reason = engine, ""
+        self._keep(lambda journal: journal.change_model(engine.conversation, origin, before))
 
     def is_part(self, text: AnswerText) -> bool:
         return text.number not in self._gone
@@ -141,7 +156,7 @@ class Publisher:
 
     @property
     def _decode(self) -> Callable[[Sequence[int]], str]:
-        device = self._engine.device
+        device = self.engine.device
         return answer_decode(device) if self._spells_marks else device.target.decode
 
     def _decide(self, event: events.Earlier | events.Settled | events.Refused) -> None:
@@ -155,16 +170,20 @@ class Publisher:
 
     def _tell_surfaces(self, event: events.SurfaceEvent, text: AnswerText | None) -> None:
         """Keeps what has happened; if that fails, it is said once, and nothing more of the conversation is kept."""
-        figures = self._engine.figures if isinstance(event, events.Ended | events.Settled) else None
-        update = Update(event, text.number if text is not None else 0, self._engine.status, figures)
+        figures = self.engine.figures if isinstance(event, events.Ended | events.Settled) else None
+        update = Update(event, text.number if text is not None else 0, self.engine.status, figures)
+        cost = object_of(figures) if figures is not None else None
+        self._keep(lambda journal: journal.on_update(update, text, cost))
+        for subscription in self.subscriptions:
+            subscription.push_update(update)
+
+    def _keep(self, record: Callable[[HistoryRecorder], None]) -> None:
         if (journal := self._journal) is not None:
             try:
-                journal.on_update(update, text, object_of(figures) if figures is not None else None)
+                record(journal)
             except BaseException as error:  # noqa: BLE001
                 self._journal = None
                 self.publish(events.NotKept(told(error, "Keeping the conversation")))
-        for subscription in self.subscriptions:
-            subscription.push_update(update)
 
 
 def answer_decode(device: Device) -> Callable[[Sequence[int]], str]:

@@ -17,7 +17,7 @@ from typing import Any
 from moa_shared.errors import DataError, OverloadedError
 
 from moa_client.conversation.answer_text import AnswerText, Corrections, Update, apply_update
-from moa_client.conversation.events import Asked, Permission
+from moa_client.conversation.events import Asked, ModelChanged, Permission
 from moa_client.host.text_conversation import TextConversation
 from moa_client.logs import told
 from moa_client.surface.conversation import MOST_MESSAGE_BYTES, Ends, Subscription
@@ -28,6 +28,7 @@ from moa_client.surface.messages import (
     encode_line,
     error_fields,
     fields_of,
+    object_of,
     opened_fields,
     options_of,
     shortened,
@@ -136,7 +137,8 @@ async def _send_updates(watch: Watch, send: Send) -> None:
             if isinstance(update.event, Asked):
                 corrections.pop(update.answer, None)
             about = apply_update(answers, update)
-            await send(fields_of(update) | (corrected(about) if about is not None else {}))
+            facts = object_of(watch.conversation.facts) if isinstance(update.event, ModelChanged) else {}
+            await send(fields_of(update) | facts | (corrected(about) if about is not None else {}))
     except OverloadedError as error:  # it lags: it must open the conversation again
         await send(error_fields(error))
 
@@ -195,6 +197,7 @@ _DO: Mapping[str, Callable[[TextConversation, Mapping[str, Any]], None]] = {
     "standalone": lambda of, message: of.engine.write_standalone(),
     "keep": lambda of, message: of.task.keep(),
     "rewind": lambda of, message: of.task.rewind(_number(message, "answers", None)),
+    "model": lambda of, message: of.choose_model(_text_or_none(message, "model")),
     "system": lambda of, message: of.set_system(_text_or_none(message, "system")),
     "title": lambda of, message: of.set_title((_text_or_none(message, "title") or "")[:MOST_TITLE]),
 }

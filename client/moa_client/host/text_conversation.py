@@ -10,26 +10,28 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import replace
+from itertools import chain
 
 from moa_shared.errors import ConfigError, ConflictError, OverloadedError
 from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 from moa_shared.tracing import begin_span
 
-from moa_client.conversation.answer_text import AnswerDecoder, nothing_withdrawn
+from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, nothing_withdrawn
 from moa_client.conversation.conversation import Turn
 from moa_client.conversation.events import Ended, Failed, LinkState, Settled, Titled
 from moa_client.conversation.figures import LinkStatus
 from moa_client.conversation.options import AnswerOptions, draw_seed
 from moa_client.device.loading import Device
 from moa_client.engine.engine import ClientEngine
-from moa_client.history.reading import StoredConversation
+from moa_client.history.reading import ConversationOrigin, StoredConversation
 from moa_client.history.recorder import HistoryRecorder, restored
 from moa_client.host.calls import Calls
 from moa_client.host.publisher import Publisher
 from moa_client.logs import told
 from moa_client.surface.messages import ConversationFacts
-from moa_client.tools.template import reasoning_marks
+from moa_client.tools.answer_reader import split_by
+from moa_client.tools.template import Said, reasoning_marks
 from moa_client.tools.tool import Tool, ToolBox
 from moa_client.tools.turns import ConversationTurns
 
@@ -48,6 +50,16 @@ def facts_of(device: Device, link: LinkStatus) -> ConversationFacts:
         standalone=choice.standalone if choice is not None else "",
         companion=device.companion.name if device.companion is not None else "",
     )
+
+
+def origin_of(device: Device, server: str, system: str | None) -> ConversationOrigin:
+    """Where conversations with a device's target at this address begin. `system`: their system prompt."""
+    target, identity = device.target, device.target.identity
+    fingerprint, tokenizer = identity.target_fingerprint, identity.tokenizer_hash
+    return ConversationOrigin(target.files.target_id, fingerprint, tokenizer, target.level, server, system)
+
+
+Menu = Callable[["TextConversation", str | None], Awaitable[None]]
 
 
 class TextConversation:
@@ -74,6 +86,7 @@ class TextConversation:
         spells_marks: bool = True,
     ) -> None:
         self.engine = engine
+        self.menu: Menu | None = None  # of other models that may continue it; None: of none
         self._facts = facts
         self._system = system
         self.publisher = Publisher(engine, journal, spells_marks=spells_marks)
@@ -110,6 +123,20 @@ class TextConversation:
         turns.check()
         self._system, self.calls.turns = system, turns
 
+    def choose_model(self, name: str | None) -> None:
+        """Has the model of a name answer from the next question on; None: tells which models there are."""
+        if (menu := self.menu) is None:
+            raise ConflictError("This conversation has one model.", hint="")
+        self.task.do(lambda: menu(self, name))
+
+    async def move(self, engine: ClientEngine) -> None:
+        """Continues on an engine of another model, for which all that was said is new text."""
+        await self.engine.close()
+        self.publisher.move(engine, origin_of(engine.device, engine.status.server, self._system))
+        self.engine = self.calls.engine = self.task.engine = engine
+        self.calls.turns = self._turns_with(self._system, self.calls.turns.tools)
+        self._facts = replace(self._facts, absent="", offer="")
+
     def set_title(self, title: str) -> None:
         self._facts = replace(self._facts, title=title)
         self.publisher.publish(Titled(title))
@@ -123,7 +150,20 @@ class TextConversation:
 
     def _turns_with(self, system: str | None, tools: Sequence[Tool]) -> ConversationTurns:
         target = self.engine.device.target
-        return ConversationTurns(target.tokenizer, system, target.context_tokens, target.end_of_text, tools)
+        ends, said = target.end_of_text, lambda: tuple(chain.from_iterable(map(_said, self.publisher.answers)))
+        return ConversationTurns(target.tokenizer, system, target.context_tokens, ends, tools, said)
+
+
+def _said(text: AnswerText) -> Said:
+    """The question and the answer of another model, without reasoning."""
+    if not text.options.model or not text.committed:
+        return ()
+    question, answer = text.question or "\n".join(each.content for each in text.options.results), text.committed
+    if text.options.marks is not None:
+        split = split_by(text.options.marks, text.options.reasoning_effort)
+        split.read(text.committed)
+        answer = split.text + split.ahead()[1]
+    return ("user", question), ("assistant", answer)
 
 
 MOST_WAITING = 16  # questions behind the one that is answered
@@ -135,7 +175,7 @@ class ConversationTask:
 
     def __init__(self, engine: ClientEngine, publisher: Publisher, calls: Calls, idle_seconds: float) -> None:
         self.asked_at = 0.0  # the newest question, by the loop's clock
-        self._engine = engine
+        self.engine = engine
         self._publisher = publisher
         self._calls = calls
         self._idle_seconds = idle_seconds
@@ -162,9 +202,9 @@ class ConversationTask:
         self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "", instead_of: int = 0
     ) -> None:
         """The same for a question whose tokens the caller makes; `traceparent`: of the span that it belongs to."""
-        options = options.decided(self._engine.device.target.sampling, CHAT_DEFAULTS, seed=draw_seed())
+        options = options.decided(self.engine.device.target.sampling, CHAT_DEFAULTS, seed=draw_seed())
         options.settings()  # checks them
-        vocab_size = self._engine.conversation.vocab_size
+        vocab_size = self.engine.conversation.vocab_size
         if strange := [token for token, _ in options.logit_bias if token >= vocab_size]:
             raise ConfigError(
                 f"logit_bias names token {strange[0]}, the model has the tokens 0 to {vocab_size - 1}.", hint=""
@@ -184,18 +224,18 @@ class ConversationTask:
         """Keeps the first `answers` answers; 0: begins again."""
 
         async def rewind() -> None:
-            self._engine.rewind(self._publisher.parts(answers))
+            self.engine.rewind(self._publisher.parts(answers))
             self._publisher.rewind(answers)
 
-        self._do(rewind)
+        self.do(rewind)
 
     def keep(self) -> None:
         """Has the newest answer be again what this device had written of it before a server has corrected it."""
-        if self._engine.answers.withdrawn is None:
+        if self.engine.answers.withdrawn is None:
             raise nothing_withdrawn()
         if self._answering is not None:
             self.stop()
-        self._do(self._keep)
+        self.do(self._keep)
 
     def stop(self, *, at_once: bool = False) -> None:
         """Ends the running answer, or the next one before it begins; a call of a tool that waits or runs is cancelled.
@@ -208,17 +248,17 @@ class ConversationTask:
         if self._answering is not None and at_once:
             self._answering.cancel()
         elif self._answering is not None:
-            self._engine.stop()
+            self.engine.stop()
 
     async def close(self) -> None:
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
 
-    def _do(self, action: Callable[[], Awaitable[None]]) -> None:
+    def do(self, action: Callable[[], Awaitable[None]]) -> None:
         self._todo.append(action)
         self._wanted.set()
-        self._engine.wake()
+        self.engine.wake()
 
     def _do_asked(self, action: Callable[[], Awaitable[None]]) -> None:
         if len(self._todo) >= MOST_WAITING:
@@ -235,7 +275,7 @@ class ConversationTask:
 
         self.asked_at = asyncio.get_running_loop().time()
         self._asked += 1
-        self._do(answer)
+        self.do(answer)
 
     async def _run(self) -> None:
         while True:
@@ -255,12 +295,12 @@ class ConversationTask:
 
         def become_idle() -> None:
             nonlocal is_idle
-            is_idle = not self._engine.answers.unsettled
-            self._engine.wake()
+            is_idle = not self.engine.answers.unsettled
+            self.engine.wake()
 
         timer = asyncio.get_running_loop().call_later(self._idle_seconds, become_idle)
         try:
-            async with aclosing(self._engine.attend(lambda: bool(self._todo) or is_idle)) as events:
+            async with aclosing(self.engine.attend(lambda: bool(self._todo) or is_idle)) as events:
                 async for event in events:
                     self._publisher.on_engine_event(event)
                     if isinstance(event, Settled):
@@ -271,7 +311,7 @@ class ConversationTask:
         finally:
             timer.cancel()
         if is_idle and not self._todo:
-            await self._engine.connection.drop()  # the server keeps the session for a while
+            await self.engine.connection.drop()  # the server keeps the session for a while
             return False
         return True
 
@@ -281,7 +321,7 @@ class ConversationTask:
         if instead_of > len(self._publisher.answers):
             instead_of = 0  # it was taken back meanwhile
         if instead_of:
-            self._engine.rewind(self._publisher.parts(instead_of - 1))
+            self.engine.rewind(self._publisher.parts(instead_of - 1))
         if not self._publisher.answers or instead_of == 1:
             options = replace(options, tools=self._calls.turns.tools)
         await self._follow(turn, self._publisher.begin(question, options, instead_of), traceparent)
@@ -295,7 +335,7 @@ class ConversationTask:
             self._publisher.publish(Failed(problem, taken_back=True))
             return
         else:
-            most = max_tokens and len(self._engine.conversation.answer) + max_tokens
+            most = max_tokens and len(self.engine.conversation.answer) + max_tokens
             options = replace(self._publisher.answers[-1].options, max_tokens=most)
             await self._follow(None, self._publisher.continue_newest(options))
         await self._answer_calls()
@@ -307,7 +347,7 @@ class ConversationTask:
         text = self._publisher.answers[-1]
         if text.finish is Finish.CONTEXT:
             return ConflictError("The context is full.", hint="Begin a new conversation.")
-        if text.is_unsettled or self._engine.answers.unsettled:
+        if text.is_unsettled or self.engine.answers.unsettled:
             return ConflictError("The server has not checked the answer yet.", hint="Continue it when it has.")
         if not text.may_continue or not self._publisher.is_part(text):
             return ConflictError("The answer has come to its end.", hint="Ask the next question.")
@@ -334,22 +374,22 @@ class ConversationTask:
     async def _stream(self, turn: Turn | None, answer: AnswerDecoder, traceparent: str) -> None:
         if turn is not None:
             # A long question takes a while, in which other conversations continue; the engine finds it made.
-            await asyncio.to_thread(turn, self._engine.conversation.tokens)
+            await asyncio.to_thread(turn, self.engine.conversation.tokens)
         if self._is_stopped:
             self._publisher.break_off(Ended(Finish.CANCELLED), answer)
             return
         settings = answer.text.options.settings()
-        async with aclosing(self._engine.ask(turn, settings, traceparent=traceparent)) as events:
+        async with aclosing(self.engine.ask(turn, settings, traceparent=traceparent)) as events:
             async for event in events:
                 self._publisher.on_engine_event(self._calls.counted(event, answer.text), answer)
 
     async def _keep(self) -> None:
-        publisher, text, answers = self._publisher, self._publisher.answers[-1], self._engine.answers
+        publisher, text, answers = self._publisher, self._publisher.answers[-1], self.engine.answers
         if (withdrawn := answers.withdrawn) is None or not publisher.is_part(text):
             publisher.publish(Failed(nothing_withdrawn(), taken_back=True))
             return
         turn = self._calls.turn_of(text.question, text.options)
-        self._engine.rewind(withdrawn.turns - 1)
+        self.engine.rewind(withdrawn.turns - 1)
         events = answers.keep(withdrawn, turn, text.options.settings())
         publisher.rewind(len(publisher.answers) - 1)
         answer = publisher.begin(text.question, text.options)

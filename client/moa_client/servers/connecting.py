@@ -38,13 +38,20 @@ def security_of(entry: ServerEntry) -> Security:
 
 async def describe_server(entry: ServerEntry, settings: ClientSettings) -> pb.DescribeResponse:
     """What a server serves whose key may have been made just now."""
+    try:
+        return await describe_now(entry, settings)
+    except AuthenticationError:
+        await asyncio.sleep(NEW_KEY_SECONDS)
+        return await describe_now(entry, settings)
+
+
+async def describe_now(
+    entry: ServerEntry, settings: ClientSettings, seconds: float | None = None
+) -> pb.DescribeResponse:
+    """What a server serves. `seconds`: to wait for it; None: as for connecting."""
     server = make_server(entry, settings)
     try:
-        try:
-            return await server.describe()
-        except AuthenticationError:
-            await asyncio.sleep(NEW_KEY_SECONDS)
-            return await server.describe()
+        return await server.describe(seconds)
     finally:
         await server.close()
 

@@ -71,6 +71,7 @@ class OpenConversation:
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
+        self.model = ""  # that was chosen here, as lists name it
         self.is_gone = False  # the process that runs it: it must be opened again
         self.status = made_of(LinkStatus, opened["status"])  # of the link, and the newest answer's figures
         self.answers: Sequence[AnswerText] = [made_of(AnswerText, answer) for answer in opened["answers"]]
@@ -118,6 +119,10 @@ class OpenConversation:
     def set_title(self, title: str) -> None:
         self._send(do="title", title=title)
 
+    def choose_model(self, name: str | None) -> None:
+        """Has the model of a name answer from the next question on; None: asks which there are."""
+        self._send(do="model", model=name)
+
     async def close(self) -> None:
         self._writer.close()
         with suppress(OSError):
@@ -130,6 +135,8 @@ class OpenConversation:
             if message["event"] == "error":
                 return Update(events.Failed(error_of(message), taken_back=True))
             update = update_of(message)
+            if isinstance(update.event, events.ModelChanged):
+                self._facts, self.model = made_of(ConversationFacts, message), update.event.model
             self._note(update)
             return update
         except (OSError, asyncio.IncompleteReadError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from jinja2 import TemplateError
 from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from moa_shared.sandbox.chat_template import Messages
 
 MARK = "\x02answer\x03"  # takes an answer's place while the template around it is looked up
+Said = tuple[tuple[Literal["user", "assistant"], str], ...]  # messages
 CALL_MARK = "moa~answer~moa"  # the same within the arguments of a call, which JSON leaves as it is
 
 
@@ -45,13 +46,18 @@ class ChatTemplate:
         self._tokenizer = tokenizer
         self._context_tokens = context_tokens
         self._arguments = arguments or None
-        self._first = lru_cache(1)(lambda text: self._encode(self._render_turn([{"role": "user", "content": text}])))
+        self._first = lru_cache(1)(self._render_first)
         answered = {"role": "assistant", "content": MARK}
         self._next = lru_cache(1)(lambda text: self._after([answered, {"role": "user", "content": text}], MARK))
         self._start = [] if system is None else [{"role": "system", "content": system}]
 
-    def first_turn(self, text: str) -> list[int]:
-        return list(self._first(text))
+    def first_turn(self, text: str, said: Said = ()) -> list[int]:
+        """`said`: before it by others, whose answers are letters to this model."""
+        return list(self._first(text, said))
+
+    def _render_first(self, text: str, said: Said) -> list[int]:
+        messages = [{"role": role, "content": words} for role, words in (*said, ("user", text))]
+        return self._encode(self._render([*self._start, *messages], arguments=self._arguments, marks=()))
 
     def next_turn(self, text: str, committed: Sequence[int]) -> list[int]:
         """Tokens to append to a conversation that ends with an answer, up to where the next one begins."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from moa_client.tools.answer_reader import AnswerReader, find_format, parted
 from moa_client.tools.formats import ToolFormat, render_tools
-from moa_client.tools.template import CALL_MARK, ChatTemplate
+from moa_client.tools.template import CALL_MARK, ChatTemplate, Said
 from moa_client.tools.thinking import EFFORTS, effort_arguments, find_thinking
 from moa_client.tools.tool import AnsweredCall, Tool, ToolCall, ToolResult, call_id
 
@@ -136,6 +136,7 @@ class ConversationTurns:
         context_tokens: the most that the target takes.
         ends: the tokens that end an answer.
         tools: that the conversation offers.
+        said: gives the questions and answers of other models, which come before the first turn.
     """
 
     def __init__(
@@ -145,7 +146,9 @@ class ConversationTurns:
         context_tokens: int,
         ends: Container[int],
         tools: Sequence[Tool] = (),
+        said: Callable[[], Said] = tuple,
     ) -> None:
+        self._said = said
         self.tools = tuple(tools)
         if tools:
             tokenizer = tokenizer.with_tools()
@@ -183,7 +186,9 @@ class ConversationTurns:
                 after = cache(lambda: template.after_calls(messages))
                 return lambda before: self._continued(after(), before)
             question = messages[-1]["content"]  # the template knows no calls
-        return lambda before: template.next_turn(question, before) if before else template.first_turn(question)
+        return lambda before: (
+            template.next_turn(question, before) if before else template.first_turn(question, self._said())
+        )
 
     def calls(self, before: Sequence[int], answer: Sequence[int], identifier: str) -> tuple[ToolCall, ...]:
         """The calls of an answer that has ended; only the first, where the template takes no more.

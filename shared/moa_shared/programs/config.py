@@ -67,6 +67,8 @@ def _read(kind: Any, value: object) -> object:
         *others, last = map(repr, get_args(kind))
         raise ValueError(f"expected {', '.join(others)} or {last}" if others else f"expected {last}")
     if get_origin(kind) is tuple:
+        if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+            value = [f"{name}={each}" for name, each in value.items()]
         if not isinstance(value, tuple | list):
             raise ValueError("expected a list")
         return tuple(_read(get_args(kind)[0], part) for part in value)

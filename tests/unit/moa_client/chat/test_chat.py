@@ -68,6 +68,9 @@ class Conversation:
         self.status = LinkStatus(LinkState.GOOD, None, 0.0, 0.0, 0, 0)
         self.answers: list[AnswerText] = []
         self.asked: list[str] = []
+        self.model = ""
+        self.models: list[str | None] = []  # that were wished for
+        self.choose_model = self.models.append
         self.is_gone = self.is_closed = self.is_offline = self.is_corrected = self.is_kept = False
 
     def ask(self, question: str, options: AnswerOptions) -> None:

@@ -279,5 +279,5 @@ def test_a_raw_text_begins_as_the_models_texts_do_and_ends_of_answers_are_not_sp
         files=files, tokenizer=tokenizer, context_tokens=64, sampling={}, fingerprint="fp", end_of_text={122}
     )
     target.spelled = partial(Target.spelled, target)
-    model = HostModel(cast(Host, SimpleNamespace(device=Device(target))))
+    model = HostModel(cast(Host, SimpleNamespace(device=Device(target))), "tiny")
     assert (model.encode("hi"), model.spelled([*map(ord, "abz")])) == ([1, ord("h"), ord("i")], "ab")
