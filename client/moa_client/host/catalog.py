@@ -8,7 +8,7 @@ name means one model; the listed servers of one model that are not in use are on
 import asyncio
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 
@@ -59,7 +59,6 @@ class Guest:
 class Catalog:
     def __init__(self, home: Host) -> None:
         self.home = home
-        self._aliases = dict(alias.split("=", 1) for alias in home.settings.aliases)
         self._others: list[ListedModel] = []
         self._said: dict[str, pb.DescribeResponse] = {}  # by servers, the newest
         self._absent: dict[str, str] = {}  # servers that have not answered when they were asked last, and why
@@ -70,6 +69,10 @@ class Catalog:
     @property
     def hosts(self) -> Sequence[Host]:
         return [self.home, *(guest.host for guest in self._guests.values())]
+
+    @property
+    def _aliases(self) -> Mapping[str, str]:
+        return dict(alias.split("=", 1) for alias in self.home.settings.aliases)
 
     @property
     def own(self) -> ListedModel:
@@ -83,9 +86,11 @@ class Catalog:
     async def listed(self) -> Sequence[ListedModel]:
         """The models that can be had now, and those again that have an alias, by that."""
         await self._look()
-        here = [each for each in self.models if not each.servers or self._answering(each)]
-        aliases = [(alias, self._known(alias)) for alias in self._aliases]
-        return [*here, *(replace(model, name=alias) for alias, model in aliases if model in here)]
+        here = {each.name: each for each in self.models if not each.servers or self._answering(each)}
+        for alias in self._aliases:
+            if (model := self._known(alias)) is not None and model.name in here:
+                here.setdefault(alias, replace(model, name=alias))
+        return list(here.values())
 
     async def named(self, name: str) -> ListedModel:
         """The model of a name, of an alias, or of a server; empty: that at home. NotFoundError: there is none."""
@@ -96,8 +101,13 @@ class Catalog:
             found = self._known(name)
         if found is not None:
             return found
-        meant = self._aliases.get(name)
-        words = f"{name!r} stands for {meant!r}, which no server has." if meant else f"There is no model {name!r} here."
+        if (meant := self._aliases.get(name, name)) in self._absent:
+            raise UnavailableError(self._absent[meant], hint="Choose another model: /model lists them.")
+        words = (
+            f"There is no model {name!r} here."
+            if meant == name
+            else f"{name!r} stands for {meant!r}: no server has it."
+        )
         absent = f" No answer from {', '.join(self._absent)}." if self._absent else ""
         raise NotFoundError(words[:MOST_WORDS] + absent, hint="/model lists the models that there are.")
 
@@ -171,7 +181,7 @@ class Catalog:
         for model in self._others:
             rows[model.name] = ", ".join(self._answering(model)) or f"no answer: {self._absent[model.servers[0]]}"
         for alias, meant in self._aliases.items():
-            rows.setdefault(alias, meant if self._known(meant) is not None else f"{meant}, which no server has")
+            rows.setdefault(alias, meant if self._known(meant) is not None else f"{meant}: no server has it")
         has = {server for model in self._others for server in model.servers}
         rows |= {server: f"no answer: {why}" for server, why in self._absent.items() if server not in has}
         return tuple(rows.items())

@@ -18,6 +18,7 @@ class Page {
     this.isStopping = false;
     /** @type {{message: string, hint: string} | null} why the conversation is not open */
     this.refusal = null;
+    this.model = ""; // that was chosen, and that new conversations begin with
     this.countdown = 0; // the timer of the notice that counts down
     this.announcer = new Announcer();
     this.scrolling = new Scrolling();
@@ -63,6 +64,10 @@ class Page {
     setUpColours(() => this.turns.refresh("all"));
     setUpKeys({ search: () => this.drawers.openSide(), close: () => this.drawers.close(), stop: () => this.stop() });
     byId("new").addEventListener("click", () => this.open(null));
+    byId("model").addEventListener("change", () => {
+      if (!this.connection.send({ do: "model", model: byId("model").value })) this.showState();
+    });
+    byId("model").addEventListener("focus", () => this.connection.send({ do: "model" }));
     addEventListener("popstate", () => this.openFromAddress());
     this.openFromAddress();
     if (matchMedia("(pointer: fine)").matches) this.composer.focus(); // no keyboard on a screen that is only looked at
@@ -168,6 +173,7 @@ class Page {
     if (change.ended) this.announcer.end(endWords(change.ended, this.conversation.status?.state));
     if (change.ended || ["asked", "continued"].includes(message.event)) this.isStopping = false;
     if (change.list) this.list.refreshSoon();
+    if (message.event === "model") this.model = message.model;
     if (message.event === "link") this.panel.read(); // it may be as the user wishes it
     if (message.event === "failed" && message.taken_back && change.ended) this.composer.putBack(change.ended.question);
     if (message.event === "asked") {
@@ -207,8 +213,22 @@ class Page {
     if (lost.length) this.composer.putBack(lost.map(({ question }) => question).join("\n"));
     this.list.setCurrent(this.conversation.id);
     this.list.refreshSoon();
+    this.connection.send({ do: "model" });
+    if (this.model && !message.answers.length) this.connection.send({ do: "model", model: this.model });
     this.showState();
     this.panel.read();
+  }
+
+  /** The menu of models, which is open to those who have a choice. */
+  showModels() {
+    const { models, facts } = this.conversation;
+    const menu = byId("model");
+    menu.hidden = models.length < 2;
+    const shown = [...menu.options].map(({ value, title }) => [value, title]);
+    if (JSON.stringify(shown) !== JSON.stringify(models)) {
+      menu.replaceChildren(...models.map(([name, about]) => Object.assign(new Option(name), { title: about })));
+    }
+    menu.value = facts.model;
   }
 
   /** @param {any} message a request was refused */
@@ -232,6 +252,7 @@ class Page {
     this.composer.show({ canAsk: connection.state === "open", isBusy: conversation.isBusy });
     this.options.bind(conversation.facts.system ?? null, conversation.answers.length > 0, this.sampling, this.thinking);
     byId("app").dataset.connection = connection.state;
+    this.showModels();
     this.panel.draw();
   }
 }

@@ -273,7 +273,7 @@ def test_the_docs_name_every_field_and_request() -> None:
     for kind in (*KINDS.values(), EmbeddingRequest, ollama.OptionFields):
         assert [name for name in kind.names() if f"`{name}`" not in page] == []
     assert [name for name in (*REFUSED, *REFUSED_IN_MESSAGES) if f"`{name}`" not in page] == []
-    routes = endpoint_routes(ScriptedSource().model, EndpointSettings(), asyncio.Event())
+    routes = endpoint_routes(ScriptedSource().models, EndpointSettings(), asyncio.Event())
     paths = [route.path.replace("{name:path}", "NAME") for route in routes if isinstance(route, Route)]
     assert [path for path in paths if f"{path}`" not in page] == []
 

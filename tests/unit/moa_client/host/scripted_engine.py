@@ -26,6 +26,7 @@ class ScriptedEngine:
             tokenizer=PlainTokenizer(),
             decode=letters,
             files=SimpleNamespace(target_id="tiny"),
+            identity=SimpleNamespace(target_fingerprint=b"t", tokenizer_hash=b"k"),
             execution=None,
             level="",
             is_exact=True,

@@ -27,6 +27,7 @@ from moa_client.conversation.events import (
     Failed,
     NotKept,
     Provisional,
+    Refused,
     Rewound,
     Settled,
     SurfaceEvent,
@@ -43,7 +44,7 @@ from moa_shared import errors
 from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import CHAT_DEFAULTS
 
-from tests.support.answer_events import letters
+from tests.support.answer_events import PlainTokenizer, letters
 from tests.support.messages import says
 from tests.unit.moa_client.host.scripted_engine import ScriptedEngine
 
@@ -128,6 +129,29 @@ async def test_an_answer_that_a_limit_or_the_user_has_ended_goes_on() -> None:
         await talk.until(Ended)
         await talk.answer("two")
         assert talk.texts == ["abc", "a"]
+
+
+class Reasoner(PlainTokenizer):
+    chat_template = "<think>"
+    special_tokens = ()
+
+
+async def test_another_model_reads_what_was_said_without_reasoning_and_nobody_decides_what_was_open() -> None:
+    other = ScriptedEngine()
+    async with talking() as talk:
+        target, other.device.target.files.target_id = talk.engine.device.target, "large"
+        target.tokenizer = Reasoner()
+        target.decode = lambda tokens: "".join(("<think>", "Hm.", "</think>", "Yes", " and")[token] for token in tokens)
+        talk.conversation.menu = lambda conversation, _: conversation.move(cast("Any", other))
+        await talk.answer("one", Committed((0, 1, 2, 3)), Provisional((4,)), Ended(Finish.MAX_TOKENS, provisional=True))
+        talk.conversation.choose_model("large")
+        assert str((await talk.event(Refused)).error) == snapshot('large answers from now on.')
+        talk.engine = other
+        await talk.answer("two")
+        assert other.turns == ["[user]one[assistant]Yes[user]two"]
+        talk.task.continue_answer(0)
+        await talk.event(Failed)
+        assert [each.options.model for each in talk.answers] == ["tiny", ""]
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,7 @@ OF_TYPE: dict[str, st.SearchStrategy[Any]] = {  # as their classes write them
     "float": DECIMALS,
     "float | None": st.none() | DECIMALS,
     "tuple[int, ...]": st.lists(COUNT, max_size=5).map(tuple),
+    "tuple[tuple[str, str], ...]": st.lists(st.tuples(TEXT, TEXT), max_size=3).map(tuple),
     "tuple[float, ...]": st.lists(DECIMALS, max_size=5).map(tuple),
     "tuple[TokenChances, ...]": st.lists(TOLD, max_size=4).map(tuple),
     "tuple[TextRun, ...]": st.lists(RUNS, max_size=3).map(tuple),
@@ -337,7 +338,7 @@ async def test_where_users_cannot_be_told_apart_a_key_is_made(
 ) -> None:
     monkeypatch.setattr(program, "tells_users", lambda: tells)
     shown_by = {"status": lambda: {"phase": "starting"}, "url": "", "web_error": ""}
-    parts = dict.fromkeys(("host", "store", "set_offline", "open", "timeline"))
+    parts = dict.fromkeys(("models", "store", "set_offline", "open", "timeline"))
     daemon = SimpleNamespace(**shown_by, **parts, link=SimpleNamespace(describe=None))
     hub = cast(Hub, daemon)
     async with AsyncExitStack() as stack:

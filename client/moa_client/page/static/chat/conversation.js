@@ -22,6 +22,8 @@ export class Conversation {
     this.answers = [];
     /** @type {{question: string}[]} asked, not begun */
     this.waiting = [];
+    /** @type {[string, string][]} that may answer, with words about each */
+    this.models = [];
     /** @type {{after: number, text: string}[]} sentences between answers */
     this.remarks = [];
     this.reason = ""; // of the state of the link
@@ -110,7 +112,8 @@ const HANDLERS = {
     all.id = message.conversation;
     all.title = message.title;
     all.facts = message;
-    all.answers = message.answers.map((/** @type {any} */ fields) => Answer.of(fields, message.thinking ?? null));
+    const marks = (/** @type {any} */ { model, marks }) => (model ? marks : message.thinking) ?? null;
+    all.answers = message.answers.map((/** @type {any} */ fields) => Answer.of(fields, marks(fields.options)));
     for (const answer of all.answers) all.answers[answer.number - 2]?.takeResults(answer.options.results ?? []);
     all.reason = message.absent ?? "";
     return { answers: "all", facts: true, list: true };
@@ -146,6 +149,16 @@ const HANDLERS = {
     if (message.what === "model") all.otherModel = message.message;
     else all.remark(message.message);
     return { answers: "all", facts: true };
+  },
+  model(all, message) {
+    Object.assign(all.facts, message);
+    all.remark(`${message.model} answers from now on: what was said before is new text for it.`);
+    return { answers: "all", facts: true };
+  },
+  models_listed(all, message) {
+    all.models = message.models;
+    all.facts.model = message.model;
+    return { facts: true };
   },
   drafter(all, message) {
     Object.assign(all.facts, { drafter: message.name, drafter_reason: message.reason, standalone: message.standalone });
