@@ -21,7 +21,7 @@ from websockets.sync.client import ClientConnection, connect
 from websockets.sync.connection import Connection
 
 from tests.page.conftest import Open, Serve
-from tests.page.fake_daemon import Stage, says
+from tests.page.fake_daemon import MODEL, SERVER, Stage, says
 from tests.page.served import ServedPage
 
 ASH = "What is the Latin name of the ash?"
@@ -341,3 +341,23 @@ def test_what_crosses_the_link_is_told_to_those_who_watch(served: ServedPage) ->
         served.call(lambda: watchers[0].put_nowait(crossing))
         assert json.loads(tab.recv(60)) == asdict(crossing)
     served.wait_until(lambda: not watchers)
+
+
+def test_the_menu_has_another_model_answer_and_stays_where_it_was_if_that_is_refused(
+    served: ServedPage, open_page: Open
+) -> None:
+    served.backend.models = ((MODEL, SERVER), ("qwen3-4b", "gpu"), ("gpt-4o-mini", "qwen3-4b"))
+    reader = open_page(served)
+    menu = reader.page.get_by_label("Model", exact=True)
+    expect(menu.locator("option")).to_have_text([MODEL, "qwen3-4b", "gpt-4o-mini"])
+    expect(menu).to_have_value(MODEL)
+    menu.select_option("qwen3-4b")
+    expect(reader.page.locator("#f-model")).to_have_text("qwen3-4b")
+    served.backend.models = served.backend.models[:1]  # meanwhile
+    menu.select_option("gpt-4o-mini")
+    expect(reader.notice).to_contain_text("There is no model 'gpt-4o-mini' here.")
+    expect(menu).to_have_value("qwen3-4b")
+    assert reader.violations() == []
+    served.backend.models = ((MODEL, SERVER), ("qwen3-4b", "gpu"))
+    reader.button("New conversation").click()
+    expect(menu).to_have_value("qwen3-4b")  # as new conversations of before

@@ -145,7 +145,7 @@ async def test_another_model_reads_what_was_said_without_reasoning_and_nobody_de
         talk.conversation.menu = lambda conversation, _: conversation.move(cast("Any", other))
         await talk.answer("one", Committed((0, 1, 2, 3)), Provisional((4,)), Ended(Finish.MAX_TOKENS, provisional=True))
         talk.conversation.choose_model("large")
-        assert str((await talk.event(Refused)).error) == snapshot('large answers from now on.')
+        assert str((await talk.event(Refused)).error) == snapshot("large answers from now on.")
         talk.engine = other
         await talk.answer("two")
         assert other.turns == ["[user]one[assistant]Yes[user]two"]
