@@ -113,6 +113,44 @@ def test_what_a_chat_does_not_name_is_the_daemon_s_and_what_it_names_otherwise_m
         chat.wait_for("Talking to tiny")
 
 
+def test_a_chat_and_programs_ask_the_models_of_all_listed_servers(served: Served, tmp_path: Path) -> None:
+    model, drafter = make_model(tmp_path / "small", 2), make_drafter(tmp_path / "d.safetensors")
+    places = {"XDG_CONFIG_HOME": str(tmp_path / "config"), "MOA_CACHE_DIR": str(tmp_path / "cache")}
+    aliases = {"DRAFTER": "none", "ALIASES": "gpt-4o-mini=small"}
+    with serving(tmp_path, model, drafter) as other, daemon_home(ENVIRONMENT | places, **aliases) as home:
+        for name, address in (("desk", served.address), ("gpu", other.address), ("gone", "127.0.0.1:1")):
+            home.run("servers", "add", name, address)
+        with opened([*CLIENT, "chat", "--max-tokens", "6"], home.environment) as chat:
+            chat.wait_for("Talking to tiny")
+            cut = r"\(cut after 6 tokens: /continue goes on\)"
+            chat.enter("w10", cut)
+            chat.enter(
+                "/model", r"\*  tiny", "small +gpu", "gpt-4o-mini +small", "gone +no answer: There is no moa server"
+            )
+            chat.enter("/model gone", "Error: There is no moa server at gone")
+            chat.enter("/model gpt-4o-mini", r"\(small answers from now on: what was said before is new text for it\)")
+            chat.enter("w11", cut)
+        first = alone(served, ASKED, max_tokens=6)
+        second = alone(other, [4, 10, 2, 5, *first, 2, 4, 11, 2, 5], max_tokens=6)
+        answers = home.history()
+        assert [answer["text"] for answer in answers] == [words(first), words(second)]
+        assert [answer["options"].get("model") for answer in answers] == ["tiny", None]
+        with httpx.Client(base_url=home.status()["url"], timeout=100, trust_env=False) as client:
+            assert [each["id"] for each in client.get("/v1/models").json()["data"]] == ["tiny", "small", "gpt-4o-mini"]
+            asked = {"messages": [{"role": "user", "content": "w10"}], "max_tokens": 6, "temperature": 0}
+            for name, by in (("gpt-4o-mini", other), ("small", other), ("tiny", served), ("default", served)):
+                said = client.post("/v1/chat/completions", json={**asked, "model": name}).json()
+                assert said["choices"][0]["message"]["content"] == words(alone(by, ASKED, max_tokens=6))
+                assert said["model"] == by.model.name
+            refused = client.post("/v1/chat/completions", json={**asked, "model": "gpt-5"})
+            assert (refused.status_code, refused.json()["error"]["message"]) == (
+                404,
+                snapshot(
+                    "There is no model 'gpt-5' here. No answer from gone. Ask for 'tiny', 'small', 'gpt-4o-mini', or 'default'."
+                ),
+            )
+
+
 def test_nonsense_on_the_socket_is_told_and_harms_nobody(home: Home) -> None:
     home.run("daemon", "start")
     with socket.socket(socket.AF_UNIX) as peer:
