@@ -96,10 +96,8 @@ def _name_tools(value: tuple[str, ...]) -> None:
 
 
 def _are_aliases(value: tuple[str, ...]) -> None:
-    for alias in value:
-        name, _, model = alias.partition("=")
-        if not name or not model or name == "default":
-            raise ValueError("expected NAME=MODEL, such as gpt-4o-mini=qwen3-4b; default has its meaning already")
+    if not all(all(alias.partition("=")) and not alias.startswith("default=") for alias in value):
+        raise ValueError("expected NAME=MODEL, such as gpt-4o-mini=qwen3-4b, with another name than default")
 
 
 def _are_origins(value: tuple[str, ...]) -> None:
@@ -216,8 +214,7 @@ class ClientSettings(SettingsBase):
     )
     aliases: tuple[str, ...] = setting(
         (),
-        "Another name for a model of any listed server; repeatable. In the file a table: "
-        '[client.aliases], "gpt-4o-mini" = "qwen3-4b".',
+        "Another name for a model of any listed server; repeatable, in the file a table (docs/servers.md).",
         "NAME=MODEL",
         shown="none",
         flag="--alias",

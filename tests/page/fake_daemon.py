@@ -174,12 +174,12 @@ class FakeConversation:
 
     def choose_model(self, name: str | None) -> None:
         if name is None:
-            self.publish(Update(events.ModelsListed(self.backend.models, self.facts.target)))
+            self.publish(Update(events.ModelsChanged(self.facts.target, self.backend.models)))
         elif name not in dict(self.backend.models):
             self.publish(Update(events.Failed(NotFoundError(f"There is no model {name!r} here."))))
         else:
             self.facts = replace(self.facts, target=name)
-            self.publish(Update(events.ModelChanged(name)))
+            self.publish(Update(events.ModelsChanged(name)))
 
     def set_title(self, title: str) -> None:
         self.facts = replace(self.facts, title=title)

@@ -33,9 +33,9 @@ from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
 from moa_client.surface.conversation import Subscription
 from moa_client.tools.turns import TemplateInput
-from moa_client.web.access import Access
+from moa_client.web.access import Access, RequestError
 from moa_client.web.server import WebServer, bind, make_app, serve
-from moa_shared.errors import MoaError, ModelSourceError, NotFoundError
+from moa_shared.errors import MoaError, ModelSourceError
 from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import SamplingDefaults, TokenChances
 
@@ -157,6 +157,7 @@ class ScriptedSource(HostModel):
 
     name = MODEL
     fingerprint = "fp_scripted"
+    key = (b"weights", b"tokenizer")
     context_tokens = 100
     vocab_size = 1000
     sampling: SamplingDefaults = {}  # noqa: RUF012
@@ -191,11 +192,10 @@ class ScriptedSource(HostModel):
 
     async def named(self, name: str) -> ScriptedSource:
         if name not in (MODEL, DEFAULT_MODEL):
-            raise NotFoundError(f"There is no model {name!r} here.")
+            raise RequestError(404, f"There is no model {name!r} here.", param="model", code="model_not_found")
         return self
 
-    async def loaded(self, model: ScriptedSource) -> ScriptedSource:
-        return model
+    loaded = named
 
     def decode(self, tokens: Sequence[int]) -> str:
         return "".join(map(spelling, tokens))

@@ -95,7 +95,7 @@ class AnswerFollower:
         if isinstance(update.event, events.LinkChanged):
             is_lost = update.event.state is events.LinkState.OFFLINE
             self._lost_at = (self._lost_at or asyncio.get_running_loop().time()) if is_lost else None
-        if isinstance(update.event, events.ModelChanged):
+        if isinstance(update.event, events.ModelsChanged):
             self._view.folding.marks = self._conversation.facts.thinking
         if update.figures is not None:
             self.figures = update.figures

@@ -167,7 +167,7 @@ class Chat:
     async def switch(self, identifier: str | None) -> None:
         """Opens another conversation; None: a new one, with the system prompt that is set."""
         opened = await self._open(identifier, self.settings.system)
-        if identifier is None and self.conversation.model:
+        if identifier is None and self.conversation.model not in ("", opened.facts.target):
             opened.choose_model(self.conversation.model)
         await self.conversation.close()
         self.view.forget(self.follower.forget(0))

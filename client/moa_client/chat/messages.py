@@ -78,11 +78,11 @@ def event_words(event: events.SurfaceEvent) -> str:
             return f"(the server computes in {level} now: the text may continue differently from how it began)"
         case events.ServerChanged(message=message) | events.ToolsChanged(message):
             return f"({message})"
-        case events.ModelChanged(model):
+        case events.ModelsChanged(model, ()):
             return f"({plain_line(model)} answers from now on: what was said before is new text for it)"
-        case events.ModelsListed(models, model):
+        case events.ModelsChanged(model, models):
             rows = [("*" if name == model else "", plain_line(name), plain_line(about)) for name, about in models]
-            return table(rows).rstrip("\n")
+            return table(rows).rstrip()
         case events.NotKept(error):
             return f"(From here on this conversation is not kept: {error})"
         case events.Failed(error):

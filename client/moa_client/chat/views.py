@@ -200,7 +200,7 @@ def event_line(update: Update, text: AnswerText, split: AnswerSplit | None = Non
     `text`: of the answer, after it; `split`: of that before it, which reads it; None: the model marks no reasoning.
     """
     event = update.event
-    if isinstance(event, events.Failed | events.MenuEvent | events.NotKept | events.Rewound | events.Titled):
+    if isinstance(event, events.Failed | events.NotKept | events.Rewound | events.Titled):
         return ""
     fields = {name: value for name, value in fields_of(update).items() if name not in SURFACES_ONLY}
     if isinstance(event, events.Settled):

@@ -249,21 +249,14 @@ class DrafterChanged:
 
 
 @dataclass(frozen=True, slots=True)
-class ModelChanged:
-    """Another model answers from the next question on. `model`: its name in lists."""
+class ModelsChanged:
+    """The model that answers from the next question on, by its name in lists.
 
-    model: str
-
-
-@dataclass(frozen=True, slots=True)
-class ModelsListed:
-    """The models that may answer, their aliases, and servers that do not answer, each with words about it.
-
-    `model`: which answers now.
+    `models`: all that may, aliases, and servers that do not answer, with words about each; none: nobody has asked.
     """
 
-    models: tuple[tuple[str, str], ...]
     model: str
+    models: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,10 +360,8 @@ class Titled:
 
 
 Notice = ExecutionChanged | ServerChanged | DrafterChanged | ToolsChanged  # concerns the conversation, not one answer
-MenuEvent = ModelChanged | ModelsListed
 AnswerEvent = Committed | Provisional | HeldBack | Corrected | Ended | Settled | Refused
 Event = AnswerEvent | Earlier | LinkChanged | Notice  # of an engine
 CallEvent = CallWanted | CallDecided | CallAnswered | CallsLeft
-SurfaceEvent = (
-    AnswerEvent | CallEvent | LinkChanged | Notice | MenuEvent | Asked | Continued | Failed | NotKept | Rewound | Titled
-)
+MadeEvent = ModelsChanged | Asked | Continued | Failed | NotKept | Rewound | Titled  # by what holds the engine
+SurfaceEvent = AnswerEvent | CallEvent | LinkChanged | Notice | MadeEvent

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import ContextLengthError, ModelSourceError, UnavailableError
+from moa_shared.errors import ContextLengthError, ModelSourceError, NotFoundError, UnavailableError
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDefaults
 
@@ -28,7 +28,7 @@ from moa_client.tools.template import ChatTemplate, prompt_tokens
 from moa_client.tools.thinking import Thinking, effort_arguments, find_thinking, have_any
 from moa_client.tools.tool import NO_TOOLS, ToolCall, ToolOffer, ToolResult, call_id
 from moa_client.tools.turns import ChatMessage, TemplateInput, template_input
-from moa_client.web.access import request_error
+from moa_client.web.access import RequestError, request_error
 
 Vectors = tuple[Sequence[Sequence[float]], dict[str, Any]]  # of some texts, and how they were made of tokens' states
 
@@ -95,9 +95,15 @@ class HostModels:
         return await self._catalog.listed()
 
     async def named(self, name: str) -> ListedModel:
-        return await self._catalog.named("" if name == DEFAULT_MODEL else name)
+        try:
+            return await self._catalog.named("" if name == DEFAULT_MODEL else name)
+        except NotFoundError as error:
+            names = ", ".join(repr(each.name) for each in await self.listed())
+            words = f"{error.message} Ask for {names}, or {DEFAULT_MODEL!r}."
+            raise RequestError(404, words, param="model", code="model_not_found") from None
 
-    async def loaded(self, model: ListedModel) -> HostModel:
+    async def loaded(self, name: str) -> HostModel:
+        model = await self.named(name)
         return HostModel(await self._catalog.host(model), model.name)
 
 

@@ -8,12 +8,12 @@ event of the stream; when an answer is closed, the server has been told.
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
-from moa_shared.errors import MoaError, NotFoundError, OverloadedError, UnavailableError
+from moa_shared.errors import MoaError, OverloadedError, UnavailableError
 from moa_shared.tracing import TRACEPARENT
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -24,10 +24,9 @@ from moa_client.conversation.options import AnswerOptions
 from moa_client.endpoint.answer import Answer, Form, ToldTokens
 from moa_client.endpoint.ask import ChatAsk, HostModel, HostModels, Prompt, Vectors
 from moa_client.endpoint.fields import DEFAULT_MODEL
-from moa_client.host.catalog import ListedModel
 from moa_client.host.surface_session import Watch
 from moa_client.logs import told
-from moa_client.web.access import RequestError, request_error
+from moa_client.web.access import request_error
 
 MOST_WAITING = 64  # each is one open connection
 KEEP_ALIVE_SECONDS = 15.0  # proxies and clients wait for at least 30
@@ -197,6 +196,7 @@ async def _left(receive: Receive) -> None:
 
 
 ModelSource = Callable[[], Awaitable[HostModels]]
+Found = TypeVar("Found")
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,15 +217,6 @@ class EndpointSettings:
     keep_alive_seconds: float = KEEP_ALIVE_SECONDS
 
 
-@contextmanager
-def _unavailable() -> Iterator[None]:
-    """What fails in this block, such as a missing file, is not the request's fault."""
-    try:
-        yield
-    except MoaError as error:
-        raise request_error(error, status=503) from None
-
-
 class Endpoint:
     """Answers requests.
 
@@ -240,24 +231,15 @@ class Endpoint:
         self._closing = closing
         self._slots = AnswerSlots(settings.max_requests, settings.most_waiting)
 
-    async def listed(self) -> Sequence[ListedModel]:
-        with _unavailable():
-            return await (await self._source()).listed()
-
-    async def named(self, name: str) -> ListedModel:
-        with _unavailable():
-            models = await self._source()
-            try:
-                return await models.named(name)
-            except NotFoundError as error:
-                names = ", ".join(repr(each.name) for each in await models.listed())
-                words = f"{error.message} Ask for {names}, or {DEFAULT_MODEL!r}."
-                raise RequestError(404, words, param="model", code="model_not_found") from None
+    async def among(self, find: Callable[[HostModels], Awaitable[Found]]) -> Found:
+        """What is found among the models."""
+        try:
+            return await find(await self._source())
+        except MoaError as error:  # such as a missing file, which is not this request's fault
+            raise request_error(error, status=503) from None
 
     async def model(self, name: str = DEFAULT_MODEL) -> HostModel:
-        model = await self.named(name)
-        with _unavailable():
-            return await (await self._source()).loaded(model)
+        return await self.among(lambda models: models.loaded(name))
 
     async def answer(self, ask: ChatAsk, form: Callable[[Answer], Form], request: Request) -> Response:
         """The answer to what is asked.

@@ -76,12 +76,13 @@ class Handlers:
         self._history = history
 
     async def models(self, request: Request) -> Response:
-        models = await self._endpoint.listed()
+        models = await self._endpoint.among(lambda models: models.listed())
         page = {"has_more": False, "first_id": models[0].name, "last_id": models[-1].name}
         return JSONResponse({"object": "list", "data": [self._model_fields(each) for each in models], **page})
 
     async def model(self, request: Request) -> Response:
-        return JSONResponse(self._model_fields(await self._endpoint.named(request.path_params["name"])))
+        name = request.path_params["name"]
+        return JSONResponse(self._model_fields(await self._endpoint.among(lambda models: models.named(name))))
 
     def answers(
         self, kind: type[openai.ChatRequest | openai.TextRequest | anthropic.MessagesRequest | ollama.OllamaRequest]
@@ -126,10 +127,11 @@ class Handlers:
         return JSONResponse({"version": VERSION})
 
     async def ollama_models(self, request: Request) -> Response:
-        return JSONResponse({"models": [self._ollama_fields(each) for each in await self._endpoint.listed()]})
+        models = await self._endpoint.among(lambda models: models.listed())
+        return JSONResponse({"models": [self._ollama_fields(each) for each in models]})
 
     async def ollama_loaded(self, request: Request) -> Response:
-        model = await self._endpoint.named(DEFAULT_MODEL)
+        model = await self._endpoint.among(lambda models: models.named(DEFAULT_MODEL))
         loaded = {"expires_at": FOR_EVER, "size_vram": 0, "context_length": model.context_tokens}
         return JSONResponse({"models": [self._ollama_fields(model) | loaded]})
 
@@ -183,7 +185,7 @@ class Handlers:
             "model": model.name,
             "modified_at": ollama.date_of(self._endpoint.since),
             "size": 0,  # on this device
-            "digest": sha256(model.fingerprint.encode()).hexdigest(),
+            "digest": sha256(b"".join(model.key)).hexdigest(),
             "details": DETAILS,
         }
 

@@ -77,9 +77,10 @@ class HistoryRecorder:
             self._follow(stored)
 
     def change_model(self, conversation: Conversation, origin: ConversationOrigin, before: AnswerOptions) -> None:
-        """Another model continues, in tokens of its own; `before`: of the answers so far."""
-        said = {name: value for name, value in before.fields().items() if name in ("model", "marks")}
-        self._store.change_model(self.identifier, origin, said)
+        """Another model continues, in tokens of its own; `before`: which has given the answers so far."""
+        given = {name: value for name, value in before.fields().items() if name in ("model", "marks")}
+        self._store.attribute(self.identifier, given)
+        self._store.set_origin(self.identifier, origin)
         self._conversation, self._stored = conversation, 0
 
     def on_update(

@@ -78,16 +78,19 @@ class HistoryStore(HistoryReader):
 
     def set_origin(self, conversation: str, origin: ConversationOrigin) -> None:
         """Called when the server or its level of execution is another one."""
-        with self._transaction():
-            self._set_origin(conversation, origin)
+        with self._transaction() as connection:
+            connection.execute(
+                "UPDATE conversations SET model = ?, target = ?, tokenizer = ?, execution = ?, server = ?, system = ? "
+                "WHERE id = ?",
+                (*astuple(origin), conversation),
+            )
 
-    def change_model(self, conversation: str, origin: ConversationOrigin, before: Mapping[str, Any]) -> None:
-        """Another model continues. `before`: which one has given the answers so far, as options of an answer."""
+    def attribute(self, conversation: str, given: Mapping[str, Any]) -> None:
+        """Says which model has given the answers so far, where that is not said; `given`: as options of an answer."""
         with self._transaction() as connection:
             query = "SELECT key, options FROM answers WHERE conversation = ?"
             for key, packed in connection.execute(query, (conversation,)).fetchall():
-                self._set(key, options=json.dumps({**before, **json.loads(packed)}))
-            self._set_origin(conversation, origin)
+                self._set(key, options=json.dumps({**given, **json.loads(packed)}))
 
     def set_title(self, conversation: str, title: str) -> None:
         with self._transaction(erases=True) as connection:
@@ -224,13 +227,6 @@ class HistoryStore(HistoryReader):
             for (answer,) in connection.execute(cut_short, (conversation,)).fetchall():
                 self._leave(answer, "")
             return self.load(conversation)
-
-    def _set_origin(self, conversation: str, origin: ConversationOrigin) -> None:
-        self._connection.execute(
-            "UPDATE conversations SET model = ?, target = ?, tokenizer = ?, execution = ?, server = ?, system = ? "
-            "WHERE id = ?",
-            (*astuple(origin), conversation),
-        )
 
     def _set(self, answer: int, **values: object) -> None:
         names = ", ".join(f"{name} = ?" for name in values)

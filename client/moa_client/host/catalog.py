@@ -1,8 +1,8 @@
 """The models that this device can ask: those of all servers in the user's list, and a host for each that is in use.
 
 State: what the listed servers have said, who are asked all at once, and the hosts. The one at home, of the servers in
-use, lasts; another one begins when its model is asked for, and is closed when nobody has asked for long. Invariant: a
-name means one model; the listed servers of one model that are not in use are one fleet.
+use, lasts; another begins when its model is asked for, and is closed when nobody has asked for long. Invariant: a name
+means one model; listed servers of one model that are not in use are one fleet.
 """
 
 import asyncio
@@ -16,19 +16,21 @@ from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import MoaError, NotFoundError, UnavailableError
 from moa_shared.programs.progress import Progress
 
-from moa_client.conversation.events import ModelChanged, ModelsListed
+from moa_client.conversation.events import ModelsChanged
 from moa_client.device.loading import trim_heap
 from moa_client.device.sources import AUTO, FILELESS
 from moa_client.host.host import Host, find, load, reach
 from moa_client.host.text_conversation import TextConversation
 from moa_client.link.server import serves
 from moa_client.servers.book import read_book
-from moa_client.servers.connecting import ASK_SECONDS, connect_servers, describe_now
+from moa_client.servers.connecting import ASK_SECONDS, connect_servers, describe_server
 from moa_client.settings import read_kept
 
 FRESH_SECONDS = 2.0  # what servers have said is good for so long: programs may list models often
 IDLE_SECONDS = 300.0  # a host without conversations is closed after that, as a stream without questions is
 MOST_WORDS = 300  # characters about a name
+LIST = "/model lists what there is."
+ABSENT = (None, "")
 Key = tuple[bytes, bytes]  # fingerprint of a model's weights, hash of its tokenizer
 
 
@@ -41,91 +43,63 @@ class ListedModel:
     context_tokens: int
     servers: tuple[str, ...] = ()
 
-    @property
-    def fingerprint(self) -> str:
-        return self.key[0].hex()
-
-
-@dataclass(eq=False, slots=True)
-class Guest:
-    """The host of a model that is not at home. `stack`: closes it, and its link."""
-
-    model: ListedModel
-    host: Host
-    stack: AsyncExitStack
-    used_at: float
-
 
 class Catalog:
     def __init__(self, home: Host) -> None:
         self.home = home
-        self._others: list[ListedModel] = []
+        self._others: Sequence[ListedModel] = ()
         self._said: dict[str, pb.DescribeResponse] = {}  # by servers, the newest
         self._absent: dict[str, str] = {}  # servers that have not answered when they were asked last, and why
-        self._guests: dict[Key, Guest] = {}
+        self._guests: dict[Key, tuple[Host, AsyncExitStack]] = {}
+        self._aliases = dict(alias.split("=", 1) for alias in home.settings.aliases)
         self._looked_at = -math.inf
         self._looking, self._opening = asyncio.Lock(), asyncio.Lock()
 
     @property
     def hosts(self) -> Sequence[Host]:
-        return [self.home, *(guest.host for guest in self._guests.values())]
+        return [self.home, *(host for host, _ in self._guests.values())]
 
     @property
-    def _aliases(self) -> Mapping[str, str]:
-        return dict(alias.split("=", 1) for alias in self.home.settings.aliases)
-
-    @property
-    def own(self) -> ListedModel:
+    def _models(self) -> Sequence[ListedModel]:
+        """That at home is the first."""
         target = self.home.device.target
-        return ListedModel(target.files.target_id, key_of(target.identity), target.context_tokens)
-
-    @property
-    def models(self) -> Sequence[ListedModel]:
-        return [self.own, *self._others]
+        own = ListedModel(target.files.target_id, key_of(target.identity), target.context_tokens)
+        return [own, *self._others]
 
     async def listed(self) -> Sequence[ListedModel]:
         """The models that can be had now, and those again that have an alias, by that."""
         await self._look()
-        here = {each.name: each for each in self.models if not each.servers or self._answering(each)}
-        for alias in self._aliases:
-            if (model := self._known(alias)) is not None and model.name in here:
-                here.setdefault(alias, replace(model, name=alias))
-        return list(here.values())
+        return [replace(model, name=name) for name, (model, _) in self._menu().items() if model is not None]
 
     async def named(self, name: str) -> ListedModel:
         """The model of a name, of an alias, or of a server; empty: that at home. NotFoundError: there is none."""
-        if name in ("", self.own.name):
-            return self.own
-        if (found := self._known(name)) is None or self._looked_at == -math.inf:
+        if name in ("", self._models[0].name):
+            return self._models[0]
+        if self._looked_at == -math.inf or self._menu().get(name, ABSENT)[0] is None:
             await self._look()
-            found = self._known(name)
-        if found is not None:
-            return found
-        if (meant := self._aliases.get(name, name)) in self._absent:
-            raise UnavailableError(self._absent[meant], hint="Choose another model: /model lists them.")
-        words = (
-            f"There is no model {name!r} here."
-            if meant == name
-            else f"{name!r} stands for {meant!r}: no server has it."
-        )
+        menu, by_server = self._menu(), {server: each.name for each in self._others for server in each.servers}
+        model, about = menu.get(name) or menu.get(by_server.get(name, ""), ABSENT)
+        if model is not None:
+            return model
+        if about:
+            raise UnavailableError(about, hint=LIST)
+        meant = self._aliases.get(name)
+        words = f"{name!r} stands for {meant!r}: no server has it." if meant else f"There is no model {name!r} here."
         absent = f" No answer from {', '.join(self._absent)}." if self._absent else ""
-        raise NotFoundError(words[:MOST_WORDS] + absent, hint="/model lists the models that there are.")
+        raise NotFoundError(words[:MOST_WORDS] + absent, hint=LIST)
 
     async def host(self, model: ListedModel) -> Host:
         """The host of a model, which begins if it must; MoaError: its servers do not answer, or it cannot be loaded."""
         if not model.servers:
             return self.home
         async with self._opening:
-            if model.key not in self._guests:
-                self._guests[model.key] = await self._open(model)
-            guest = self._guests[model.key]
-        guest.used_at = time.monotonic()
-        return guest.host
+            host, stack = self._guests.get(model.key) or await self._open(model)
+            self._guests[model.key], host.used_at = (host, stack), time.monotonic()
+        return host
 
     async def host_with(self, key: Key) -> Host | None:
         """The host of a model that a listed server has; None: none has it."""
-        if key not in self._guests:
-            await self._look()
+        await self._look()
         model = next((each for each in self._others if each.key == key), None)
         return None if model is None else await self.host(model)
 
@@ -133,9 +107,10 @@ class Catalog:
         """Has another model continue a conversation; without a name, tells it which there are."""
         if name is None:
             await self._look()
-            guests = self._guests.values()
-            now = next((each.model.name for each in guests if conversation in each.host.conversations), self.own.name)
-            conversation.publisher.publish(ModelsListed(self._rows(), now))
+            keys = [key for key, (host, _) in self._guests.items() if conversation in host.conversations]
+            now = next((each.name for each in self._others if each.key in keys), self._models[0].name)
+            rows = ((name, about if model else f"no answer: {about}") for name, (model, about) in self._menu().items())
+            conversation.publisher.publish(ModelsChanged(now, tuple(rows)))
             return
         model = await self.named(name)
         host = await self.host(model)
@@ -144,47 +119,40 @@ class Catalog:
             for each in self.hosts:
                 each.release(conversation)
             host.conversations.append(conversation)
-        conversation.publisher.publish(ModelChanged(model.name))
+        conversation.publisher.publish(ModelsChanged(model.name))
 
     async def leave(self, conversation: TextConversation) -> None:
         for host in self.hosts:
             await host.leave(conversation)
 
-    async def close_idle(self, seconds: float = IDLE_SECONDS) -> None:
-        """Closes the hosts without conversations that nobody has asked for so long."""
+    async def close(self) -> None:
+        for _, stack in self._guests.values():
+            await stack.aclose()
+
+    async def close_idle(self) -> None:
+        """Closes the hosts without conversations that nobody has asked for long."""
         now = time.monotonic()
-        for key, guest in list(self._guests.items()):
-            if guest.host.conversations:
-                guest.used_at = now
-            elif now - guest.used_at >= seconds:
+        for key, (host, stack) in list(self._guests.items()):
+            if host.conversations:
+                host.used_at = now
+            elif now - host.used_at >= IDLE_SECONDS:
                 del self._guests[key]
-                await guest.stack.aclose()
+                await stack.aclose()
                 trim_heap()
 
-    async def close(self) -> None:
-        for guest in self._guests.values():
-            await guest.stack.aclose()
-
-    def _known(self, name: str) -> ListedModel | None:
-        """What has the name; a model comes before an alias, and that before a server."""
-        meant = self._aliases.get(name, name)
-        by_name = {each.name: each for each in self.models}
-        by_server = {server: each for each in self._others for server in each.servers}
-        return by_name.get(name) or by_name.get(meant) or by_server.get(meant)
-
-    def _answering(self, model: ListedModel) -> Sequence[str]:
-        return [server for server in model.servers if server not in self._absent]
-
-    def _rows(self) -> tuple[tuple[str, str], ...]:
-        """What there is to choose, with words about each."""
-        rows = {self.own.name: ", ".join(each.label for each in self.home.link.servers)}
-        for model in self._others:
-            rows[model.name] = ", ".join(self._answering(model)) or f"no answer: {self._absent[model.servers[0]]}"
+    def _menu(self) -> Mapping[str, tuple[ListedModel | None, str]]:
+        """What there is by name, with words about it; None: it does not answer. A model goes before an alias."""
+        own, *others = self._models
+        menu: dict[str, tuple[ListedModel | None, str]]
+        menu = {own.name: (own, ", ".join(each.label for each in self.home.link.servers))}
+        for model in others:
+            here = ", ".join(each for each in model.servers if each not in self._absent)
+            menu[model.name] = (model, here) if here else (None, self._absent[model.servers[0]])
         for alias, meant in self._aliases.items():
-            rows.setdefault(alias, meant if self._known(meant) is not None else f"{meant}: no server has it")
-        has = {server for model in self._others for server in model.servers}
-        rows |= {server: f"no answer: {why}" for server, why in self._absent.items() if server not in has}
-        return tuple(rows.items())
+            if meant in menu:
+                menu.setdefault(alias, (menu[meant][0], meant) if menu[meant][0] is not None else menu[meant])
+        listed = {server for each in others for server in each.servers}
+        return menu | {server: (None, why) for server, why in self._absent.items() if server not in listed}
 
     async def _look(self) -> None:
         """Asks the listed servers what they have, unless that was a moment ago, or the user wants none."""
@@ -195,51 +163,43 @@ class Catalog:
             needs = home.device.target.identity
             own = {each.address for each in home.link.servers if each.served is None or serves(each.served, needs)}
             others = [each for each in read_book().entries if each.address not in own]
-            asked = (describe_now(each, home.settings, ASK_SECONDS) for each in others)
-            said = zip(others, await asyncio.gather(*asked, return_exceptions=True), strict=True)
+            asked = (describe_server(each, home.settings, ASK_SECONDS) for each in others)
+            answers = await asyncio.gather(*asked, return_exceptions=True)
             self._looked_at, self._absent, models = time.monotonic(), {}, dict[Key, ListedModel]()
-            names = {self.own.name}
-            for entry, answer in said:
+            names = {self._models[0].name}
+            for entry, answer in zip(others, answers, strict=True):
                 if isinstance(answer, pb.DescribeResponse):
                     self._said[entry.name] = answer
                 elif isinstance(answer, MoaError):
                     self._absent[entry.name] = answer.message
                 else:
                     raise answer
-                if (served := self._said.get(entry.name)) is None:
-                    continue
-                key, name = key_of(served.identity), served.identity.target_id
-                if (known := models.get(key)) is not None:
-                    models[key] = replace(known, servers=(*known.servers, entry.name))
-                else:
+                if (served := self._said.get(entry.name)) is not None:
+                    key, name = key_of(served.identity), served.identity.target_id
                     name = f"{name}@{entry.name}" if name in names else name
-                    models[key] = ListedModel(name, key, served.limits.context_tokens, (entry.name,))
-                    names.add(name)
+                    known = models.get(key) or ListedModel(name, key, served.limits.context_tokens)
+                    models[key] = replace(known, servers=(*known.servers, entry.name))
+                    names.add(known.name)
             self._others = list(models.values())
 
-    async def _open(self, model: ListedModel) -> Guest:
-        home = self.home.settings
+    async def _open(self, model: ListedModel) -> tuple[Host, AsyncExitStack]:
+        """A host, and what closes it with its link."""
         if self.home.is_offline:
             raise UnavailableError("You are offline: another model cannot be asked.", hint="/online connects again.")
-        settings = replace(
-            home,
-            server=",".join(model.servers),
-            model="",  # what these name is for the model at home
-            drafter=home.drafter if home.drafter in (AUTO, "default", "deep", *FILELESS) else AUTO,
-            companion=home.companion if home.companion in (AUTO, read_kept()) else "",
-            offline=False,
-        )
+        home = self.home.settings  # of which a path is for the model at home
+        drafter = home.drafter if home.drafter in (AUTO, "default", "deep", *FILELESS) else AUTO
+        companion = home.companion if home.companion in (AUTO, read_kept()) else ""
+        settings = replace(home, server=",".join(model.servers), model="", drafter=drafter, companion=companion)
         async with AsyncExitStack() as stack:
-            settings, link = await stack.enter_async_context(connect_servers(settings))
+            settings, link = await stack.enter_async_context(connect_servers(replace(settings, offline=False)))
             reached, progress = await reach(settings, link), Progress()
             if reached.served is None or key_of(reached.served.identity) != model.key:
-                gone = f"{link.shown.label} does not serve {model.name} any more."
-                raise reached.absent or UnavailableError(gone, hint="/model lists what there is now.")
+                raise reached.absent or UnavailableError(f"{link.shown.label} serves another model now.", hint=LIST)
             sources = await find(settings, link, reached, progress)
             started = await asyncio.to_thread(load, settings, reached, sources, progress)
             host = Host(settings, link, started, self.home.observer)
             stack.push_async_callback(host.close)
-            return Guest(model, host, stack.pop_all(), time.monotonic())
+            return host, stack.pop_all()
 
 
 def key_of(identity: pb.Identity) -> Key:

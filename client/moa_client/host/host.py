@@ -142,6 +142,7 @@ class Host:
         self._reached = started.reached
         self._offer = started.offer
         self.is_offline = settings.offline
+        self.used_at = 0.0  # when another one than that at home was asked for, monotonic
         self.on_adopted: Callable[[], None] = lambda: None  # called when the device's target is known at last
         self._executor = DrafterExecutor()
 

@@ -17,7 +17,7 @@ from typing import Any
 from moa_shared.errors import DataError, OverloadedError
 
 from moa_client.conversation.answer_text import AnswerText, Corrections, Update, apply_update
-from moa_client.conversation.events import Asked, ModelChanged, Permission
+from moa_client.conversation.events import Asked, ModelsChanged, Permission
 from moa_client.host.text_conversation import TextConversation
 from moa_client.logs import told
 from moa_client.surface.conversation import MOST_MESSAGE_BYTES, Ends, Subscription
@@ -137,7 +137,7 @@ async def _send_updates(watch: Watch, send: Send) -> None:
             if isinstance(update.event, Asked):
                 corrections.pop(update.answer, None)
             about = apply_update(answers, update)
-            facts = object_of(watch.conversation.facts) if isinstance(update.event, ModelChanged) else {}
+            facts = object_of(watch.conversation.facts) if isinstance(update.event, ModelsChanged) else {}
             await send(fields_of(update) | facts | (corrected(about) if about is not None else {}))
     except OverloadedError as error:  # it lags: it must open the conversation again
         await send(error_fields(error))

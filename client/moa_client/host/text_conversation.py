@@ -86,7 +86,7 @@ class TextConversation:
         spells_marks: bool = True,
     ) -> None:
         self.engine = engine
-        self.menu: Menu | None = None  # of other models that may continue it; None: of none
+        self.menu: Menu  # of the models that may continue it
         self._facts = facts
         self._system = system
         self.publisher = Publisher(engine, journal, spells_marks=spells_marks)
@@ -125,9 +125,7 @@ class TextConversation:
 
     def choose_model(self, name: str | None) -> None:
         """Has the model of a name answer from the next question on; None: tells which models there are."""
-        if (menu := self.menu) is None:
-            raise ConflictError("This conversation has one model.", hint="")
-        self.task.do(lambda: menu(self, name))
+        self.task.do(lambda: self.menu(self, name))
 
     async def move(self, engine: ClientEngine) -> None:
         """Continues on an engine of another model, for which all that was said is new text."""

@@ -36,22 +36,17 @@ def security_of(entry: ServerEntry) -> Security:
     return Security(entry.tls, *files, entry.key, entry.insecure, new_key=entry.new_key)
 
 
-async def describe_server(entry: ServerEntry, settings: ClientSettings) -> pb.DescribeResponse:
-    """What a server serves whose key may have been made just now."""
-    try:
-        return await describe_now(entry, settings)
-    except AuthenticationError:
-        await asyncio.sleep(NEW_KEY_SECONDS)
-        return await describe_now(entry, settings)
-
-
-async def describe_now(
+async def describe_server(
     entry: ServerEntry, settings: ClientSettings, seconds: float | None = None
 ) -> pb.DescribeResponse:
-    """What a server serves. `seconds`: to wait for it; None: as for connecting."""
+    """What a server serves whose key may have been made just now; `seconds`: to wait; None: as for connecting."""
     server = make_server(entry, settings)
     try:
-        return await server.describe(seconds)
+        try:
+            return await server.describe(seconds)
+        except AuthenticationError:
+            await asyncio.sleep(NEW_KEY_SECONDS)
+            return await server.describe(seconds)
     finally:
         await server.close()
 

@@ -71,7 +71,7 @@ class OpenConversation:
     """
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, opened: Mapping[str, Any]) -> None:
-        self.model = ""  # that was chosen here, as lists name it
+        self.model = ""  # that answers, as lists name it, if they were asked for or it was chosen
         self.is_gone = False  # the process that runs it: it must be opened again
         self.status = made_of(LinkStatus, opened["status"])  # of the link, and the newest answer's figures
         self.answers: Sequence[AnswerText] = [made_of(AnswerText, answer) for answer in opened["answers"]]
@@ -135,7 +135,7 @@ class OpenConversation:
             if message["event"] == "error":
                 return Update(events.Failed(error_of(message), taken_back=True))
             update = update_of(message)
-            if isinstance(update.event, events.ModelChanged):
+            if isinstance(update.event, events.ModelsChanged):
                 self._facts, self.model = made_of(ConversationFacts, message), update.event.model
             self._note(update)
             return update

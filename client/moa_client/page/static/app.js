@@ -173,7 +173,7 @@ class Page {
     if (change.ended) this.announcer.end(endWords(change.ended, this.conversation.status?.state));
     if (change.ended || ["asked", "continued"].includes(message.event)) this.isStopping = false;
     if (change.list) this.list.refreshSoon();
-    if (message.event === "model") this.model = message.model;
+    if (message.event === "models" && !message.models.length) this.model = message.model;
     if (message.event === "link") this.panel.read(); // it may be as the user wishes it
     if (message.event === "failed" && message.taken_back && change.ended) this.composer.putBack(change.ended.question);
     if (message.event === "asked") {

@@ -39,6 +39,7 @@ from moa_client.history.store import HistoryStore
 from moa_client.host.library import Library
 from moa_client.host.surface_session import Watch
 from moa_client.host.text_conversation import TextConversation
+from moa_client.settings import ClientSettings
 from moa_client.surface.messages import ConversationFacts
 from moa_shared import errors
 from moa_shared.protocol.messages import Finish
@@ -349,6 +350,7 @@ class Host:
         target=SimpleNamespace(files=SimpleNamespace(target_id="large"), level="", identity=IDENTITY),
     )
     link = SimpleNamespace(shown=SimpleNamespace(address="host:1"))
+    settings = ClientSettings()
 
     def __init__(self) -> None:
         self.conversations: list[Conversation] = []

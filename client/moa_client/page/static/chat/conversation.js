@@ -150,15 +150,11 @@ const HANDLERS = {
     else all.remark(message.message);
     return { answers: "all", facts: true };
   },
-  model(all, message) {
+  models(all, message) {
     Object.assign(all.facts, message);
-    all.remark(`${message.model} answers from now on: what was said before is new text for it.`);
+    if (message.models.length) all.models = message.models;
+    else all.remark(`${message.model} answers from now on: what was said before is new text for it.`);
     return { answers: "all", facts: true };
-  },
-  models_listed(all, message) {
-    all.models = message.models;
-    all.facts.model = message.model;
-    return { facts: true };
   },
   drafter(all, message) {
     Object.assign(all.facts, { drafter: message.name, drafter_reason: message.reason, standalone: message.standalone });
