@@ -16,6 +16,7 @@ from moa_client.conversation.options import AnswerOptions
 
 SECTION = "client"
 NONE = "none"  # as --companion: none, whatever is kept
+DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
 LOCAL_SERVER = "127.0.0.1:50051"  # where moa-server listens by default
 
 OF_ANSWERS = (  # those that the daemon itself does not take
@@ -96,7 +97,7 @@ def _name_tools(value: tuple[str, ...]) -> None:
 
 
 def _are_aliases(value: tuple[str, ...]) -> None:
-    if not all(all(alias.partition("=")) and not alias.startswith("default=") for alias in value):
+    if not all(all(alias.partition("=")) and not alias.startswith(f"{DEFAULT_MODEL}=") for alias in value):
         raise ValueError("expected NAME=MODEL, such as gpt-4o-mini=qwen3-4b, with another name than default")
 
 

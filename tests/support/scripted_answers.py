@@ -28,9 +28,9 @@ from moa_client.conversation.options import AnswerOptions
 from moa_client.endpoint.answer import Answer
 from moa_client.endpoint.ask import HostModel, Prompt, Vectors
 from moa_client.endpoint.endpoint import EndpointSettings
-from moa_client.endpoint.fields import DEFAULT_MODEL
 from moa_client.endpoint.routes import endpoint_routes
 from moa_client.history.store import HistoryStore
+from moa_client.settings import DEFAULT_MODEL
 from moa_client.surface.conversation import Subscription
 from moa_client.tools.turns import TemplateInput
 from moa_client.web.access import Access, RequestError

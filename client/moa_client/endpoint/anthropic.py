@@ -14,7 +14,6 @@ from moa_client.conversation.options import AnswerOptions, draw_seed
 from moa_client.endpoint.answer import Answer, Fields, Form, event
 from moa_client.endpoint.ask import AskedReasoning, ChatAsk, Messages, schema_form
 from moa_client.endpoint.fields import (
-    DEFAULT_MODEL,
     MOST_MESSAGES,
     REFUSED,
     Paragraphs,
@@ -32,6 +31,7 @@ from moa_client.endpoint.openai_fields import (
     check_stops,
     tool_offer,
 )
+from moa_client.settings import DEFAULT_MODEL
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece
 from moa_client.tools.tool import ToolCall, ToolResult
 from moa_client.tools.turns import ChatMessage

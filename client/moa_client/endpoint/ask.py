@@ -17,7 +17,7 @@ from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, SamplingDefaults
 
 from moa_client.conversation.options import API_DEFAULTS, AnswerOptions
-from moa_client.endpoint.fields import DEFAULT_MODEL, refused, refusing
+from moa_client.endpoint.fields import refused, refusing
 from moa_client.host.catalog import Catalog, ListedModel
 from moa_client.host.host import Host
 from moa_client.host.surface_session import Watch
@@ -96,11 +96,9 @@ class HostModels:
 
     async def named(self, name: str) -> ListedModel:
         try:
-            return await self._catalog.named("" if name == DEFAULT_MODEL else name)
+            return await self._catalog.named(name)
         except NotFoundError as error:
-            names = ", ".join(repr(each.name) for each in await self.listed())
-            words = f"{error.message} Ask for {names}, or {DEFAULT_MODEL!r}."
-            raise RequestError(404, words, param="model", code="model_not_found") from None
+            raise RequestError(404, str(error), param="model", code="model_not_found") from None
 
     async def loaded(self, name: str) -> HostModel:
         model = await self.named(name)

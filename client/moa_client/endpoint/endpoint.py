@@ -23,9 +23,9 @@ from moa_client.conversation.answer_text import AnswerDecoder, AnswerText
 from moa_client.conversation.options import AnswerOptions
 from moa_client.endpoint.answer import Answer, Form, ToldTokens
 from moa_client.endpoint.ask import ChatAsk, HostModel, HostModels, Prompt, Vectors
-from moa_client.endpoint.fields import DEFAULT_MODEL
 from moa_client.host.surface_session import Watch
 from moa_client.logs import told
+from moa_client.settings import DEFAULT_MODEL
 from moa_client.web.access import request_error
 
 MOST_WAITING = 64  # each is one open connection

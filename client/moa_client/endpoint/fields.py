@@ -15,7 +15,6 @@ from pydantic_core import PydanticCustomError
 
 from moa_client.web.access import RequestError
 
-DEFAULT_MODEL = "default"  # any program's configuration can name it, whatever the server serves
 MOST_MESSAGES = 1000  # each is rendered, and looked for in what was rendered
 BLOCKS = ("text", "tool_use", "tool_result", "thinking", "redacted_thinking")  # of Anthropic's messages
 ITEMS = ("message", "function_call", "function_call_output", "reasoning")  # of responses

@@ -17,7 +17,6 @@ from moa_client.conversation.options import draw_seed
 from moa_client.endpoint.answer import Answer, Fields, Form, written
 from moa_client.endpoint.ask import AskedReasoning, ChatAsk, schema_form
 from moa_client.endpoint.fields import (
-    DEFAULT_MODEL,
     MOST_MESSAGES,
     REFUSED,
     RequestFields,
@@ -25,6 +24,7 @@ from moa_client.endpoint.fields import (
     refusing,
 )
 from moa_client.endpoint.openai_fields import Message, SamplingFields, ToolField, conversation, tool_offer
+from moa_client.settings import DEFAULT_MODEL
 from moa_client.tools.answer_reader import CallPiece, Piece, ReasoningPiece, TextPiece, parted
 from moa_client.tools.turns import ChatMessage
 from moa_client.web.access import RequestError

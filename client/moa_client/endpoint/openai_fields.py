@@ -15,7 +15,6 @@ from pydantic_core import PydanticCustomError
 from moa_client.conversation.options import AnswerOptions, draw_seed, token_bias
 from moa_client.endpoint.ask import HostModel, Messages, Vectors, schema_form
 from moa_client.endpoint.fields import (
-    DEFAULT_MODEL,
     REFUSED,
     REFUSED_HERE,
     REFUSED_IN_MESSAGES,
@@ -26,6 +25,7 @@ from moa_client.endpoint.fields import (
     refused,
     refusing,
 )
+from moa_client.settings import DEFAULT_MODEL
 from moa_client.tools.tool import Tool, ToolOffer, ToolResult, check_tools, offer_of
 from moa_client.tools.turns import ChatMessage
 

@@ -18,11 +18,12 @@ from starlette.routing import BaseRoute, Route
 from moa_client.endpoint import anthropic, ollama, openai, responses
 from moa_client.endpoint.answer import Fields
 from moa_client.endpoint.endpoint import Endpoint, EndpointSettings, ModelSource
-from moa_client.endpoint.fields import DEFAULT_MODEL, parsed_request, refused
+from moa_client.endpoint.fields import parsed_request, refused
 from moa_client.endpoint.openai_fields import EmbeddingRequest
 from moa_client.history.database import KeptResponses
 from moa_client.history.store import HistoryStore
 from moa_client.host.catalog import ListedModel
+from moa_client.settings import DEFAULT_MODEL
 from moa_client.tools.thinking import find_thinking
 from moa_client.web.access import HEALTH, RequestError
 from moa_client.web.server import read_json

@@ -24,12 +24,11 @@ from moa_client.host.text_conversation import TextConversation
 from moa_client.link.server import serves
 from moa_client.servers.book import read_book
 from moa_client.servers.connecting import ASK_SECONDS, connect_servers, describe_server
-from moa_client.settings import read_kept
+from moa_client.settings import DEFAULT_MODEL, read_kept
 
 FRESH_SECONDS = 2.0  # what servers have said is good for so long: programs may list models often
 IDLE_SECONDS = 300.0  # a host without conversations is closed after that, as a stream without questions is
 MOST_WORDS = 300  # characters about a name
-LIST = "/model lists what there is."
 ABSENT = (None, "")
 Key = tuple[bytes, bytes]  # fingerprint of a model's weights, hash of its tokenizer
 
@@ -72,8 +71,8 @@ class Catalog:
         return [replace(model, name=name) for name, (model, _) in self._menu().items() if model is not None]
 
     async def named(self, name: str) -> ListedModel:
-        """The model of a name, of an alias, or of a server; empty: that at home. NotFoundError: there is none."""
-        if name in ("", self._models[0].name):
+        """The model of a name, of an alias, or of a server. NotFoundError: there is none."""
+        if name in (DEFAULT_MODEL, self._models[0].name):
             return self._models[0]
         if self._looked_at == -math.inf or self._menu().get(name, ABSENT)[0] is None:
             await self._look()
@@ -82,11 +81,12 @@ class Catalog:
         if model is not None:
             return model
         if about:
-            raise UnavailableError(about, hint=LIST)
+            raise UnavailableError(about)
         meant = self._aliases.get(name)
         words = f"{name!r} stands for {meant!r}: no server has it." if meant else f"There is no model {name!r} here."
         absent = f" No answer from {', '.join(self._absent)}." if self._absent else ""
-        raise NotFoundError(words[:MOST_WORDS] + absent, hint=LIST)
+        names = ", ".join(repr(name) for name, (model, _) in menu.items() if model is not None)
+        raise NotFoundError(words[:MOST_WORDS] + absent, hint=f"Ask for {names}, or {DEFAULT_MODEL!r}.")
 
     async def host(self, model: ListedModel) -> Host:
         """The host of a model, which begins if it must; MoaError: its servers do not answer, or it cannot be loaded."""
@@ -194,7 +194,7 @@ class Catalog:
             settings, link = await stack.enter_async_context(connect_servers(replace(settings, offline=False)))
             reached, progress = await reach(settings, link), Progress()
             if reached.served is None or key_of(reached.served.identity) != model.key:
-                raise reached.absent or UnavailableError(f"{link.shown.label} serves another model now.", hint=LIST)
+                raise reached.absent or UnavailableError(f"{link.shown.label} serves another model now.")
             sources = await find(settings, link, reached, progress)
             started = await asyncio.to_thread(load, settings, reached, sources, progress)
             host = Host(settings, link, started, self.home.observer)

@@ -194,20 +194,26 @@ class ConversationTask:
 
         `instead_of`: in the place of the answer of this number, and of those after it; 0: after all.
         """
-        self.ask_turn(question, self._calls.turn_of(question, options), options, instead_of=instead_of)
+        self._calls.turn_of(question, options)  # checks it; by its turn another model may answer
+        self.ask_turn(
+            question, lambda before: self._calls.turn_of(question, options)(before), options, instead_of=instead_of
+        )
 
     def ask_turn(
         self, question: str, turn: Turn, options: AnswerOptions, *, traceparent: str = "", instead_of: int = 0
     ) -> None:
         """The same for a question whose tokens the caller makes; `traceparent`: of the span that it belongs to."""
-        options = options.decided(self.engine.device.target.sampling, CHAT_DEFAULTS, seed=draw_seed())
-        options.settings()  # checks them
+
+        def decided() -> AnswerOptions:
+            return options.decided(self.engine.device.target.sampling, CHAT_DEFAULTS, seed=draw_seed())
+
+        decided().settings()  # checks them
         vocab_size = self.engine.conversation.vocab_size
         if strange := [token for token, _ in options.logit_bias if token >= vocab_size]:
             raise ConfigError(
                 f"logit_bias names token {strange[0]}, the model has the tokens 0 to {vocab_size - 1}.", hint=""
             )
-        self._do_asked(lambda: self._answer(question, turn, options, instead_of, traceparent))
+        self._do_asked(lambda: self._answer(question, turn, decided(), instead_of, traceparent))
         if self._calls.is_waiting:
             self._calls.cancel()  # the user wants something else
 

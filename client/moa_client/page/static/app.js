@@ -214,7 +214,7 @@ class Page {
     this.list.setCurrent(this.conversation.id);
     this.list.refreshSoon();
     this.connection.send({ do: "model" });
-    if (this.model && !message.answers.length) this.connection.send({ do: "model", model: this.model });
+    if (!["", message.target].includes(this.model) && !message.answers.length) this.connection.send({ do: "model", model: this.model });
     this.showState();
     this.panel.read();
   }

@@ -40,20 +40,28 @@ ALIASES = ("gpt-4o-mini=large", "large=toy", "lost=gone-7b")  # the second has t
 
 
 class Toy(PlainTokenizer):
-    """The same in the vocabulary of the toy target."""
+    """The same in the vocabulary of the toy target; `brackets`: around who speaks."""
 
     special_tokens = ()
     shown = staticmethod(decode)
 
+    def __init__(self, brackets: str = "[]") -> None:
+        self._brackets = str.maketrans("[]", brackets)
+
     def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
-        return [ord(character) % VOCAB for character in text]
+        return [ord(character) % VOCAB for character in text.translate(self._brackets)]
+
+
+TOY, LARGER = Toy(), Toy("<>")
+read, read_by_larger = TOY.encode, LARGER.encode
 
 
 def started(reached: Reached) -> Started:
     assert reached.served is not None
     held, identity = device(None), reached.served.identity
     files = cast("Any", SimpleNamespace(config={"vocab_size": VOCAB}, target_id=identity.target_id, fingerprint=""))
-    target = replace(held.target, files=files, tokenizer=cast("Any", Toy()), identity=identity)
+    toy = LARGER if identity.target_id == "large" else TOY
+    target = replace(held.target, files=files, tokenizer=cast("Any", toy), identity=identity)
     return Started(replace(held, target=target), reached)
 
 
@@ -74,6 +82,9 @@ class Desk:
     async def ask(self, question: str) -> tuple[str, list[int]]:
         """The answer, and all that its model has read before it."""
         self.conversation.task.ask(question, OPTIONS)
+        return await self.answer()
+
+    async def answer(self) -> tuple[str, list[int]]:
         await self.until(Ended)
         talk = self.conversation.engine.conversation
         return self.conversation.publisher.answers[-1].committed, talk.tokens[: len(talk.tokens) - len(talk.answer)]
@@ -129,10 +140,6 @@ def expected(world: World, prompt: Sequence[int]) -> str:
     return decode(world.target.answer(prompt, OPTIONS.settings()))
 
 
-def read(text: str) -> list[int]:
-    return Toy().encode(text)
-
-
 @simulated
 async def test_a_conversation_continues_on_another_model_as_new_text_and_the_history_says_whose_answers_are_whose(
     world: World, tmp_path: Path
@@ -143,17 +150,19 @@ async def test_a_conversation_continues_on_another_model_as_new_text_and_the_his
         first, prompt = await here.ask("a cat")
         assert (prompt, first) == (read("[user]a cat"), expected(world, prompt))
         here.conversation.task.ask("meanwhile", OPTIONS)
-        assert await here.choose("gpu") == ModelsChanged("large")  # after the answer that is under way
+        here.conversation.choose_model("gpu")  # from the next question on
+        here.conversation.task.ask("and its hat", OPTIONS)
+        await here.until(ModelsChanged)
         other = here.conversation.publisher.answers[1].committed
         before = f"[user]a cat[assistant]{first}[user]meanwhile[assistant]{other}"
-        second, prompt = await here.ask("and its hat")
-        assert (prompt, second) == (read(f"{before}[user]and its hat"), expected(world, prompt))
+        second, prompt = await here.answer()
+        assert (prompt, second) == (read_by_larger(f"{before}[user]and its hat"), expected(world, prompt))
         assert here.conversation.facts.target == "large"
         await here.choose("toy")
         assert (await here.ask("?"))[1] == read(f"{before}[user]and its hat[assistant]{second}[user]?")
         await here.choose("large")
         here.conversation.task.rewind(1)
-        assert (await here.ask("again"))[1] == read(f"[user]a cat[assistant]{first}[user]again")
+        assert (await here.ask("again"))[1] == read_by_larger(f"[user]a cat[assistant]{first}[user]again")
     async with desk(world, "gpu", folder=tmp_path) as here:
         store = here.library._store
         assert store is not None
@@ -215,14 +224,21 @@ async def test_all_models_are_listed_with_their_servers_aliases_and_who_does_not
         (
             "down",
             snapshot(
-                "There is no moa server at down (10.0.0.1:30652): the connection was refused. /model lists what there is."
+                "There is no moa server at down (10.0.0.1:30652): the connection was refused. Check --server HOST:PORT, and that moa-server runs there."
             ),
         ),
         (
             "lost",
-            snapshot("'lost' stands for 'gone-7b': no server has it. No answer from down. /model lists what there is."),
+            snapshot(
+                "'lost' stands for 'gone-7b': no server has it. No answer from down. Ask for 'toy', 'large', 'gpt-4o-mini', or 'default'."
+            ),
         ),
-        ("tou", snapshot("There is no model 'tou' here. No answer from down. /model lists what there is.")),
+        (
+            "tou",
+            snapshot(
+                "There is no model 'tou' here. No answer from down. Ask for 'toy', 'large', 'gpt-4o-mini', or 'default'."
+            ),
+        ),
     ],
 )
 @simulated
