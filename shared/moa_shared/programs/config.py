@@ -67,7 +67,9 @@ def _read(kind: Any, value: object) -> object:
         *others, last = map(repr, get_args(kind))
         raise ValueError(f"expected {', '.join(others)} or {last}" if others else f"expected {last}")
     if get_origin(kind) is tuple:
-        if isinstance(value, dict) and all(isinstance(each, str) for each in value.values()):
+        if isinstance(value, dict):
+            if not all(isinstance(each, str) for each in value.values()):
+                raise ValueError("expected texts: a name with a dot needs quotes")
             value = [f"{name}={each}" for name, each in value.items()]
         if not isinstance(value, tuple | list):
             raise ValueError("expected a list")

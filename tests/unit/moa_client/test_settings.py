@@ -56,6 +56,7 @@ def test_what_is_gone_is_refused_by_name_wherever_it_is_given(name: str, tmp_pat
 
 
 IN_BRACKETS = "HOST:PORT, with an IPv6 address in brackets, such as [::1]:50051"
+ALIAS = "NAME=MODEL, such as gpt-4o-mini=qwen3-4b, with another name than default"
 ORIGINS = "origins such as https://app.example or http://localhost:3000"
 
 
@@ -67,13 +68,15 @@ ORIGINS = "origins such as https://app.example or http://localhost:3000"
         ("server", "::1", IN_BRACKETS),
         ("server", "gpu,fe80::1:50051", IN_BRACKETS),
         ("allowed-origin", ("https://app.example", "app.example"), ORIGINS),
+        ("alias", ("default=qwen3-4b",), ALIAS),
+        ("alias", ("qwen3-4b",), ALIAS),
         ("endpoint-port", 65536, "less than 65536"),
         ("top-p", 0, "more than 0"),
         ("seed", 2**64, "less than 18446744073709551616"),
     ],
 )
 def test_bad_values_are_named(option: str, value: object, expected: str) -> None:
-    name = "allowed_origins" if option == "allowed-origin" else option.replace("-", "_")
+    name = {"allowed-origin": "allowed_origins", "alias": "aliases"}.get(option, option.replace("-", "_"))
     with raises(ConfigError, f"--{option} is {value!r}: expected {expected}. See --help for the values allowed."):
         load(**{name: value})
 

@@ -166,6 +166,16 @@ async def test_a_new_conversation_takes_the_place_of_the_one_before() -> None:
     assert not await talk.commands.on_line("/bye")
 
 
+async def test_a_new_conversation_is_with_the_model_that_was_chosen_in_the_one_before() -> None:
+    talk = Talk()
+    for line in ("/model", "/model large"):
+        assert await talk.commands.on_line(line)
+    talk.first.model = "large"  # as the daemon has said
+    assert await talk.commands.on_line("/reset")
+    assert (talk.first.models, talk.first.is_closed) == ([None, "large"], True)
+    assert cast("Conversation", talk.chat.conversation).models == ["large"]
+
+
 async def test_a_question_opens_a_conversation_again_whose_process_has_gone() -> None:
     talk = Talk()
     talk.first.is_gone = True
@@ -367,6 +377,13 @@ def test_programs_get_reasoning_in_fields_of_its_own() -> None:
         names = ("provisional_reasoning", "provisional") if isinstance(event, Provisional) else ("reasoning", "text")
         line = json.loads(out[-1])
         assert tuple(line[name] for name in names if name in line) == fields
+
+
+def test_an_answer_of_another_model_is_folded_by_its_own_marks() -> None:
+    text = AnswerText(
+        "?", 1, AnswerOptions(model="other", marks=MARKS), committed="<think>Hm.</think>Yes", is_running=False
+    )
+    assert Folding(None, lambda: "fold").shown(text).committed == "Yes"
 
 
 # ---------------------------------------------------------------- lines for programs

@@ -128,6 +128,7 @@ def test_a_text_that_names_a_file_here_is_its_path(named: str, tmp_path: Path, m
         (Path | None, "folder", Path("folder")),
         (Literal["a", "b"], "b", "b"),
         (tuple[str, ...], ["a", "b"], ("a", "b")),
+        (tuple[str, ...], {"a": "b", "c.1": "d"}, ("a=b", "c.1=d")),
     ],
 )
 def test_values_are_read_as_the_type_of_their_field(kind: Any, value: object, expected: object) -> None:
@@ -150,6 +151,7 @@ def test_values_are_read_as_the_type_of_their_field(kind: Any, value: object, ex
         (Literal["a", "b", "c"], "d", "expected 'a', 'b' or 'c'"),
         (tuple[str, ...], "a", "expected a list"),
         (tuple[str, ...], [1], "expected text in UTF-8"),
+        (tuple[str, ...], {"c": {"1": "d"}}, "expected texts: a name with a dot needs quotes"),
         (str, "caf\udce9", "expected text in UTF-8"),
         (tuple[str, ...], ["\udce9"], "expected text in UTF-8"),
     ],
