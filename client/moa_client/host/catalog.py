@@ -28,7 +28,7 @@ from moa_client.settings import DEFAULT_MODEL, read_kept
 
 FRESH_SECONDS = 2.0  # what servers have said is good for so long: programs may list models often
 IDLE_SECONDS = 300.0  # a host without conversations is closed after that, as a stream without questions is
-MOST_WORDS = 300  # characters about a name
+MOST_NAME = 200  # characters in an error
 ABSENT = (None, "")
 Key = tuple[bytes, bytes]  # fingerprint of a model's weights, hash of its tokenizer
 
@@ -76,17 +76,18 @@ class Catalog:
             return self._models[0]
         if self._looked_at == -math.inf or self._menu().get(name, ABSENT)[0] is None:
             await self._look()
-        menu, by_server = self._menu(), {server: each.name for each in self._others for server in each.servers}
+        menu, by_server = self._menu(), {each.name: self._models[0].name for each in self.home.link.servers}
+        by_server |= {server: each.name for each in self._others for server in each.servers}
         model, about = menu.get(name) or menu.get(by_server.get(name, ""), ABSENT)
         if model is not None:
             return model
         if about:
             raise UnavailableError(about)
-        meant = self._aliases.get(name)
+        meant, name = self._aliases.get(name), name[:MOST_NAME]
         words = f"{name!r} stands for {meant!r}: no server has it." if meant else f"There is no model {name!r} here."
         absent = f" No answer from {', '.join(self._absent)}." if self._absent else ""
         names = ", ".join(repr(name) for name, (model, _) in menu.items() if model is not None)
-        raise NotFoundError(words[:MOST_WORDS] + absent, hint=f"Ask for {names}, or {DEFAULT_MODEL!r}.")
+        raise NotFoundError(words + absent, hint=f"Ask for {names}, or {DEFAULT_MODEL!r}.")
 
     async def host(self, model: ListedModel) -> Host:
         """The host of a model, which begins if it must; MoaError: its servers do not answer, or it cannot be loaded."""

@@ -158,7 +158,7 @@ async def test_a_conversation_continues_on_another_model_as_new_text_and_the_his
         second, prompt = await here.answer()
         assert (prompt, second) == (read_by_larger(f"{before}[user]and its hat"), expected(world, prompt))
         assert here.conversation.facts.target == "large"
-        await here.choose("toy")
+        await here.choose("one")  # a server's name does as well
         assert (await here.ask("?"))[1] == read(f"{before}[user]and its hat[assistant]{second}[user]?")
         await here.choose("large")
         here.conversation.task.rewind(1)
