@@ -62,7 +62,8 @@ class Library:
         if self._store is not None and identifier is not None:
             if identifier not in self.open_conversations:
                 stored = self._store.load(identifier)
-                host = self.host if self._is_with_this_model(stored) else await self._host_of(stored)
+                key, host = (stored.origin.target, stored.origin.tokenizer), self._home_of(stored)
+                host = host or await self.catalog.host_with(key)
                 if identifier not in self.open_conversations:  # nor since then
                     await self._open_kept(self._store, stored, host, is_read=is_read)
             return self._watch(identifier)
@@ -88,10 +89,10 @@ class Library:
             return
         for name in [each.identifier for each in store.list(unverified_only=True)]:
             try:
-                if self._is_with_this_model(stored := store.load(name)):
-                    await self._open_kept(store, stored, self.host, is_read=False)
-                    self._unwatched[name] = time.monotonic()
-            except ConflictError:  # another program has it open
+                stored = store.load(name)
+                await self._open_kept(store, stored, self._home_of(stored), is_read=False)
+                self._unwatched[name] = time.monotonic()
+            except ConflictError:  # of another model, or another program has it open
                 continue
             except BaseException as error:  # noqa: BLE001 (the others, and new ones, can be opened)
                 log.warning("%s is left as it is: %s", name, told(error))
@@ -114,9 +115,10 @@ class Library:
         if self._store is not None:
             self._store.close()
 
-    async def _host_of(self, stored: StoredConversation) -> Host:
-        """The host of the other model with which a conversation is."""
-        host = await self.catalog.host_with((stored.origin.target, stored.origin.tokenizer))
+    async def _open_kept(
+        self, store: HistoryStore, stored: StoredConversation, host: Host | None, *, is_read: bool
+    ) -> None:
+        """`host`: of its model; None: no server has that."""
         if host is None:
             served = self.host.device.target.files.target_id
             raise ConflictError(
@@ -124,9 +126,6 @@ class Library:
                 hint=f"Read it with `moa-client history show {stored.identifier}`; it can continue when its model is "
                 "served again.",
             )
-        return host
-
-    async def _open_kept(self, store: HistoryStore, stored: StoredConversation, host: Host, *, is_read: bool) -> None:
         stored = store.reopen(stored.identifier)
         conversation = self._make(host, store, stored.identifier, stored.origin.system, stored, is_read=is_read)
         try:
@@ -205,10 +204,10 @@ class Library:
         if stored.origin.target != host.device.identity.target_fingerprint:
             store.set_origin(stored.identifier, origin_of(host.device, host.link.shown.address, stored.origin.system))
 
-    def _is_with_this_model(self, stored: StoredConversation) -> bool:
-        """Whether the target, or the companion, whose tokens are the target's, has begun the conversation."""
+    def _home_of(self, stored: StoredConversation) -> Host | None:
+        """The host at home if its target has begun the conversation, or the companion, whose tokens are its own."""
         device, origin = self.host.device, stored.origin
-        if device.companion is not None and origin.target == bytes.fromhex(device.companion.fingerprint):
-            return True
-        identity = device.identity
-        return (origin.target, origin.tokenizer) == (identity.target_fingerprint, identity.tokenizer_hash)
+        identity, companion = device.identity, device.companion
+        is_own = (origin.target, origin.tokenizer) == (identity.target_fingerprint, identity.tokenizer_hash)
+        is_own |= companion is not None and origin.target == bytes.fromhex(companion.fingerprint)
+        return self.host if is_own else None

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 from inline_snapshot import snapshot
@@ -23,7 +24,7 @@ from moa_client.host.catalog import FRESH_SECONDS, IDLE_SECONDS
 from moa_client.host.host import Host, Reached, Started
 from moa_client.host.library import LOOK_SECONDS, Library
 from moa_client.host.surface_session import Watch
-from moa_client.link.fleet import Fleet
+from moa_client.link.fleet import connect
 from moa_client.servers import connecting
 from moa_client.servers.book import ServerBook, ServerEntry
 from moa_client.settings import ClientSettings
@@ -94,20 +95,9 @@ class Desk:
         return await self.until(ModelsChanged, Failed)
 
 
-@pytest.fixture
-def _book(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def at_once(function: Any, *arguments: Any) -> Any:
-        return function(*arguments)
-
-    async def nothing(*_: object) -> None:
-        pass
-
-    monkeypatch.setattr(asyncio, "to_thread", at_once)  # a thread knows nothing of virtual time
-    monkeypatch.setattr(catalog_module, "find", nothing)
-    monkeypatch.setattr(catalog_module, "load", lambda settings, reached, *_: started(reached))
-
-
-pytestmark = pytest.mark.usefixtures("_book")
+async def at_once(function: Any, *arguments: Any) -> Any:
+    """In place of `asyncio.to_thread`: a thread knows nothing of virtual time."""
+    return function(*arguments)
 
 
 @asynccontextmanager
@@ -124,16 +114,17 @@ async def desk(world: World, *names: str, folder: Path | None = None, **more: An
         for module in (catalog_module, connecting):
             patch.setattr(module, "read_book", lambda: book)
         patch.setattr(connecting, "make_server", made)
-        async with AsyncExitStack() as stack:
-            fleet = Fleet([world.server()])
-            stack.push_async_callback(fleet.close)
+        patch.setattr(asyncio, "to_thread", at_once)
+        patch.setattr(catalog_module, "find", AsyncMock())
+        patch.setattr(catalog_module, "load", lambda settings, reached, *_: started(reached))
+        async with AsyncExitStack() as stack, connect([world.server()]) as fleet:
             host = Host(ClientSettings(aliases=ALIASES), fleet, started(Reached(await fleet.describe(), 1.0)))
             stack.push_async_callback(host.close)
             store = HistoryStore(folder) if folder is not None else None
-            made_desk = Desk(Library(host, store))
-            stack.push_async_callback(made_desk.library.close)
-            await made_desk.open()
-            yield made_desk
+            here = Desk(Library(host, store))
+            stack.push_async_callback(here.library.close)
+            await here.open()
+            yield here
 
 
 def expected(world: World, prompt: Sequence[int]) -> str:
