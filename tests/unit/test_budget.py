@@ -14,13 +14,13 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21356, 110),
+    "client": (("client",), 21355, 110),
     "client: endpoint": (("client/moa_client/endpoint",), 2758, 11),
     "client: tools": (("client/moa_client/tools",), 1703, 8),
     "client: link": (("client/moa_client/link",), 2002, 9),
     "client: chat": (("client/moa_client/chat",), 2366, 12),
     "client: conversation, engine, host, surface, daemon": (
-        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 5240, 26,
+        tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 5239, 26,
     ),
     "client: device, drafting, memory": (
         tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2647, 13,
@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2579, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 688, 12),
-    "tests": (("tests",), 50242, 263),
+    "tests": (("tests",), 50233, 263),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
