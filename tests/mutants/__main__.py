@@ -53,10 +53,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
         tuple(f"client/moa_client/tools/{name}.py" for name in ("tool", "turns", "answer_reader")),
         ("tests/unit/moa_client/tools",),
     ),
-    "trees": (
-        ("shared/moa_shared/tree.py",),
-        ("tests/unit/moa_shared/test_tree.py", "tests/unit/moa_shared/drafting"),
-    ),
+    "trees": (("shared/moa_shared/tree.py",), ("tests/unit/moa_shared/test_tree.py", "tests/unit/moa_shared/drafting")),
     "training": (
         tuple(
             f"training/moa_training/{name}.py"

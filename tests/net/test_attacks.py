@@ -363,11 +363,7 @@ async def test_a_goodbye_that_overtakes_a_verdict_with_memory_ends_the_stream_in
 
     async def frames() -> AsyncIterator[bytes]:
         opening = pb.Open(
-            protocol_version=PROTOCOL_VERSION,
-            identity=IDENTITY,
-            codecs=[pb.CODEC_BF16],
-            run_ahead=True,
-            ask=ask,
+            protocol_version=PROTOCOL_VERSION, identity=IDENTITY, codecs=[pb.CODEC_BF16], run_ahead=True, ask=ask
         )
         yield pb.ClientFrame(open=opening).SerializeToString()
         await until(

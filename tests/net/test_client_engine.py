@@ -35,13 +35,7 @@ from moa_shared.protocol.messages import AnswerSettings, Plane
 from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Sampling
 
-from tests.net.client_device import (
-    DRAFTERS,
-    checkpoint,
-    device,
-    stepper,
-    without_drafter,
-)
+from tests.net.client_device import DRAFTERS, checkpoint, device, stepper, without_drafter
 from tests.net.client_talk import Screen, server_at, talking_to, watch
 from tests.net.server_peer import MODEL, PROMPT, make_host, plain_text, serving
 

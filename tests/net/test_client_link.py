@@ -242,10 +242,7 @@ async def test_a_certificate_for_the_address_alone_is_refused(servers: Servers, 
     port = await start_two(servers, tls_cert=certificate, tls_key=key)
     dns("127.0.0.1", "127.0.0.2")
     async with connect([named(port, Security(tls=True, authorities=trusted))]) as link:
-        with says(
-            UnavailableError,
-            "The server at fleet.test (127.0.0.1:PORT) cannot be used: its certificate is",
-        ):
+        with says(UnavailableError, "The server at fleet.test (127.0.0.1:PORT) cannot be used: its certificate is"):
             await link.describe()
 
 

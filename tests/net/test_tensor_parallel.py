@@ -148,10 +148,7 @@ async def _compare_a_conversation(
     cache = alone.new_cache()
     states = alone.forward(cache, peer.tokens[:stop], want_state_layer=source.state_layer).state
     assert states is not None
-    for plane, rows in (
-        (pb.PLANE_MEMORY, source.encode(cache.lsa_input(0, stop))),
-        (pb.PLANE_REUSED_STATE, states),
-    ):
+    for plane, rows in ((pb.PLANE_MEMORY, source.encode(cache.lsa_input(0, stop))), (pb.PLANE_REUSED_STATE, states)):
         held = await peer.rows(stop, plane)
         sent = np.stack([row_of(held[position], position, rows.shape[1]) for position in range(stop)])
         np.testing.assert_allclose(sent, rows, atol=1e-3, rtol=2**-7)  # bf16 has 8 bits

@@ -51,8 +51,8 @@ class CheckedLink:
         """A socket in the client's namespace."""
         return self.stack.enter_context(socket_inside(self.namespaces["client"], kind))
 
-    def pair(self) -> tuple[socket.socket, socket.socket]:
-        """A TCP connection through the link: the client's socket and the server's."""
+    def connect(self) -> socket.socket:
+        """The client's end of a TCP connection through the link."""
         if self.backend == "tun":
             client = self.client_socket()
             target: tuple[str, int] = (SERVER_ADDRESS, PORT)
@@ -62,7 +62,11 @@ class CheckedLink:
             target = (address.host, address.port)
         client.settimeout(TIMEOUT_S)
         client.connect(target)
-        server = self.stack.enter_context(self.listener.accept()[0])
+        return client
+
+    def pair(self) -> tuple[socket.socket, socket.socket]:
+        """A TCP connection through the link: the client's socket and the server's."""
+        client, server = self.connect(), self.stack.enter_context(self.listener.accept()[0])
         server.settimeout(TIMEOUT_S)
         for sock in (client, server):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -103,6 +107,7 @@ def open_checked_link(backend: str, fields: dict[str, Any], seed: int) -> Iterat
 
 
 DELAY = {"delay": {"mean_ms": 10}}
+each_backend = pytest.mark.parametrize("backend", [pytest.param("tun", marks=pytest.mark.root), "proxy"])
 ROOT = Path(__file__).resolve().parents[3]
 ENVIRONMENT = environment("netsim")
 
@@ -136,16 +141,16 @@ def test_loopbacks_port_goes_over_the_link_too() -> None:
     assert link.summary["directions"]["up"]["packets"] >= 3  # SYN, ACK, question; the last ACK may come too late
 
 
-@pytest.mark.root
+@each_backend
 @pytest.mark.parametrize(("action", "expected"), [("reset", "reset"), ("fin", "end")])
-def test_connections_end_on_both_sides(action: str, expected: str) -> None:
+def test_connections_end_on_both_sides(backend: str, action: str, expected: str) -> None:
     def end_of(sock: socket.socket) -> str:
         try:
             return "end" if sock.recv(10) == b"" else "data"
         except ConnectionResetError:
             return "reset"
 
-    with open_checked_link("tun", DELAY, 0) as link:
+    with open_checked_link(backend, DELAY, 0) as link:
         client, server = link.pair()
         ask(client, server)
         link.process.send(do=action)
@@ -155,21 +160,21 @@ def test_connections_end_on_both_sides(action: str, expected: str) -> None:
         ask(*link.pair())  # the link still works
 
 
-@pytest.mark.root
-def test_connections_are_refused() -> None:
-    with open_checked_link("tun", DELAY, 0) as link:
+@each_backend
+def test_new_connections_are_refused_for_a_time(backend: str) -> None:
+    with open_checked_link(backend, DELAY, 0) as link:
+        ask(*(ends := link.pair()))
         link.process.send(do="refuse")
-        client = link.client_socket()
-        client.settimeout(60.0)
         with pytest.raises(ConnectionRefusedError):
-            client.connect((SERVER_ADDRESS, PORT))
+            link.connect()
+        ask(*ends)  # those that are open stay
         link.process.send(do="heal")
         ask(*link.pair())
 
 
-@pytest.mark.root
-def test_packets_under_way_are_lost_in_a_cut_and_sent_again() -> None:
-    with open_checked_link("tun", {"delay": {"mean_ms": 60}}, 0) as link:
+@each_backend
+def test_packets_under_way_are_lost_in_a_cut_and_sent_again(backend: str) -> None:
+    with open_checked_link(backend, {"delay": {"mean_ms": 60}}, 0) as link:
         client, server = link.pair()
         ask(client, server)
         client.sendall(b"under way")
@@ -271,9 +276,6 @@ async def test_the_python_handle_over_tun() -> None:
             assert (await link.status())["packets"]["up"]["packets"] >= 3
 
 
-BACKENDS = [pytest.param("tun", marks=pytest.mark.root), "proxy"]
-
-
 @contextmanager
 def in_thread(target: Callable[..., Any], *arguments: Any) -> Iterator[None]:
     thread = threading.Thread(target=target, args=arguments, daemon=True)
@@ -288,7 +290,7 @@ def echo(server: socket.socket) -> None:
             server.sendall(data)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@each_backend
 def test_no_answer_comes_before_its_delay(backend: str) -> None:
     with open_checked_link(backend, {"delay": {"mean_ms": 12}}, 1) as link:
         client, server = link.pair()
@@ -301,7 +303,7 @@ def test_no_answer_comes_before_its_delay(backend: str) -> None:
             client.shutdown(socket.SHUT_WR)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@each_backend
 def test_no_more_comes_than_its_rate_lets_through(backend: str) -> None:
     mbps, seconds = 20.0, 2.0
     with open_checked_link(backend, {"delay": {"mean_ms": 5}, "rate_mbps": mbps}, 1) as link:
@@ -322,7 +324,7 @@ def test_no_more_comes_than_its_rate_lets_through(backend: str) -> None:
     assert 0 < received <= 1.05 * most
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@each_backend
 def test_a_link_that_is_stopped_with_a_packet_on_its_way_says_that_it_was_late(backend: str) -> None:
     with open_checked_link(backend, {"delay": {"mean_ms": 300}}, 1) as link:
         client, server = link.pair()
@@ -345,7 +347,7 @@ def test_a_link_that_is_stopped_with_a_packet_on_its_way_says_that_it_was_late(b
     assert link.summary["lateness"]["flagged"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@each_backend
 def test_every_byte_arrives_over_a_lossy_link(backend: str) -> None:
     content = random.Random(1).randbytes(2_000_000)
     fields = {

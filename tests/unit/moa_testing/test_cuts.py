@@ -14,16 +14,7 @@ import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_client.conversation.conversation import Turn
-from moa_client.conversation.events import (
-    Committed,
-    Corrected,
-    Ended,
-    Event,
-    HeldBack,
-    LinkState,
-    Provisional,
-    Settled,
-)
+from moa_client.conversation.events import Committed, Corrected, Ended, Event, HeldBack, LinkState, Provisional, Settled
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.loading import Device
 from moa_client.drafting.settings import READING_SPEED, DraftingSettings, StandaloneRule

@@ -11,14 +11,7 @@ from typing import Any, cast
 import pytest
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
-from moa_client.conversation.events import (
-    DrafterChanged,
-    Ended,
-    ExecutionChanged,
-    LinkChanged,
-    LinkState,
-    Settled,
-)
+from moa_client.conversation.events import DrafterChanged, Ended, ExecutionChanged, LinkChanged, LinkState, Settled
 from moa_client.conversation.options import AnswerOptions
 from moa_client.device.drafter_catalog import DrafterChoice
 from moa_client.device.loading import Device, Drafting

@@ -6,19 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from netsim.core.link import Direction
-from netsim.run.packet import (
-    ACK,
-    FIN,
-    RST,
-    SYN,
-    FlowTable,
-    checksum,
-    forge,
-    is_tcp,
-    parse,
-    payload_bytes,
-    reverse,
-)
+from netsim.run.packet import ACK, FIN, RST, SYN, FlowTable, checksum, forge, is_tcp, parse, payload_bytes, reverse
 
 KEY = bytes([198, 18, 0, 1, 198, 18, 0, 2, 0x9C, 0x40, 0x1B, 0x58])
 keys = st.binary(min_size=12, max_size=12)

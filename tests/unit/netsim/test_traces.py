@@ -12,16 +12,7 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from netsim.core.link import Direction
 from netsim.errors import UsageError
-from netsim.traces import (
-    Event,
-    EventKind,
-    Row,
-    Trace,
-    format_csv,
-    parse_timed_event,
-    parse_trace,
-    read_trace,
-)
+from netsim.traces import Event, EventKind, Row, Trace, format_csv, parse_timed_event, parse_trace, read_trace
 
 from tests.support.messages import raises
 

@@ -7,15 +7,7 @@ from dataclasses import asdict
 import pytest
 from moa_bench.registry import CapacityEffort
 from moa_bench.suites.capacity.measure import PlainAsker, make_questions, run_users
-from moa_bench.suites.capacity.tables import (
-    Strategy,
-    UserAnswer,
-    UsersCell,
-    UserStats,
-    mean_cell,
-    render,
-    user_rates,
-)
+from moa_bench.suites.capacity.tables import Strategy, UserAnswer, UsersCell, UserStats, mean_cell, render, user_rates
 from moa_shared.errors import ConfigError, UnavailableError
 
 PLAIN, ORACLE, SHIPPED = Strategy("plain"), Strategy("oracle", 0.8), Strategy("shipped")

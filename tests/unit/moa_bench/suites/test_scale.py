@@ -12,15 +12,7 @@ from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, Script
 from moa_bench.registry import SCALE
 from moa_bench.report import checkout_root, read_folder
 from moa_bench.suite import SuiteRun
-from moa_bench.suites.scale.measure import (
-    World,
-    all_worlds,
-    crowd_rates,
-    gpu_costs,
-    measure,
-    render,
-    serve,
-)
+from moa_bench.suites.scale.measure import World, all_worlds, crowd_rates, gpu_costs, measure, render, serve
 from moa_bench.suites.scale.simulator import Costs, delayed, simulate
 from moa_bench.suites.split.tables import PLAIN, STREAMED, SYNCHRONOUS
 from moa_client.drafting.settings import DraftingSettings

@@ -10,14 +10,7 @@ from inline_snapshot import snapshot
 from moa_bench.harness.questions import BenchQuestion
 from moa_bench.registry import LLAMA_CPP, SingleEffort
 from moa_bench.suites.single.measure import ask_round, choose
-from moa_bench.suites.single.methods import (
-    Ask,
-    MethodAnswer,
-    load_drafters,
-    load_engine,
-    methods_of,
-    oracle_methods,
-)
+from moa_bench.suites.single.methods import Ask, MethodAnswer, load_drafters, load_engine, methods_of, oracle_methods
 from moa_bench.suites.single.tables import ALL, PLAIN, SERVER, MethodFigures, figures_of, render
 from moa_shared.errors import DataError
 from moa_shared.models import ModelFiles, resolve

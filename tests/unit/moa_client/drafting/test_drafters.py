@@ -15,12 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_client.drafting.drafter_thread import DrafterExecutor, DrafterThread, TokenWritten
-from moa_client.drafting.drafters import (
-    CompanionDrafter,
-    CompanionPair,
-    LookupDrafter,
-    MoaDrafter,
-)
+from moa_client.drafting.drafters import CompanionDrafter, CompanionPair, LookupDrafter, MoaDrafter
 from moa_client.drafting.pacing import RETRY_STEPS, DraftWindow
 from moa_client.engine.resuming import Inbox
 from moa_client.memory import PROMPT_HOLD_MS, MemoryPlan, RowsHeld

@@ -22,10 +22,7 @@ from moa_client.conversation.events import Asked, Committed, Provenance
 from moa_client.conversation.options import AnswerOptions
 from moa_client.history import database
 from moa_client.history.database import FILE, MIGRATIONS, KeptResponse, KeptResponses
-from moa_client.history.reading import (
-    AnswerStatus,
-    ConversationOrigin,
-)
+from moa_client.history.reading import AnswerStatus, ConversationOrigin
 from moa_client.history.recorder import HistoryRecorder
 from moa_client.history.store import LOCKS, HistoryStore
 from moa_shared.errors import ConflictError, DiskFullError, HistoryError, NotFoundError

@@ -45,10 +45,7 @@ async def test_tools_of_a_program_are_listed_and_called_and_it_is_started_again_
         assert [tool.name for tool in tools.tools] == ["add", "fail", "end", "hang", "long", "picture"]
         assert (tools.remarks, tools.server_of("add"), tools.server_of("sub")) == ([], "test", "")
         assert said(await tools.run(call("add", a=2, b=3))) == ("5", False)
-        assert said(await tools.run(call("picture"))) == (
-            "See:\n[image content, which models here cannot read]",
-            False,
-        )
+        assert said(await tools.run(call("picture"))) == ("See:\n[image content, which models here cannot read]", False)
         assert len((await tools.run(call("long", characters=1 << 20))).content) == 1 << 20
         assert said(await tools.run(call("fail"))) == ("Error executing tool fail", True)
         assert "Input should be a valid integer" in (await tools.run(call("add", a="two", b=1))).content

@@ -23,24 +23,11 @@ from inline_snapshot import snapshot
 from moa_client.chat.messages import facts_words
 from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText, Update
-from moa_client.conversation.events import (
-    Failed,
-    LinkState,
-    Permission,
-    Provenance,
-    Rewound,
-    ServerChanged,
-    Titled,
-)
+from moa_client.conversation.events import Failed, LinkState, Permission, Provenance, Rewound, ServerChanged, Titled
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
 from moa_client.daemon import program
-from moa_client.daemon.process import (
-    DaemonPaths,
-    find_holder,
-    make_folder,
-    take_lock,
-)
+from moa_client.daemon.process import DaemonPaths, find_holder, make_folder, take_lock
 from moa_client.daemon.program import Hub, serve_web_surfaces
 from moa_client.host.surface_session import Watch, serve_surface
 from moa_client.settings import ClientSettings

@@ -276,10 +276,7 @@ LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number
         (lambda: ToolCall("id", "a b", "{}"), "The call 'id' names no tool: 'a b'."),
         (lambda: ToolCall("id", "f", "{"), "The arguments of the call 'id' are not JSON: Expecting"),
         (lambda: ToolCall("id", "f", "[1]"), "The arguments of the call 'id' are not a JSON object."),
-        (
-            lambda: check_schema("f", {"properties": {"x": {"items": [1]}}}),
-            "The schema of f.x[] is not a JSON object.",
-        ),
+        (lambda: check_schema("f", {"properties": {"x": {"items": [1]}}}), "The schema of f.x[] is not a JSON object."),
         (lambda: check_schema("f", {"type": [[]]}), "In the schema of f, type is not a name or a list of names."),
         (lambda: check_schema("f", {"enum": {}}), "In the schema of f, enum is not a list."),
         (lambda: offer_of(TOOLS, name="other"), "A call of 'other' is required, which is not among the tools."),

@@ -13,13 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.errors import ConfigError
 from moa_shared.sampling.scores import TextBefore, adjusted, largest, log_softmax
-from moa_shared.sampling.settings import (
-    MOST_BYTES,
-    Constraint,
-    ConstraintKind,
-    Sampling,
-    sampling_defaults,
-)
+from moa_shared.sampling.settings import MOST_BYTES, Constraint, ConstraintKind, Sampling, sampling_defaults
 
 
 @given(st.sampled_from([1, 3, 1000, 16_384]), st.sampled_from([0.1, 3.0, 50.0]), st.integers(0, 999))
