@@ -40,8 +40,7 @@ pytestmark = pytest.mark.xdist_group("client command line")
 def test_config_needs_no_server_and_refuses_what_chat_refuses(run: Run) -> None:
     code, out, err = run("config", "--json", "--seed", 4)
     shown = json.loads(out)
-    assert (code, err) == (0, "")
-    assert set(shown) == set(settings_of(ClientSettings))
+    assert (code, err, set(shown)) == (0, "", set(settings_of(ClientSettings)))
     assert shown["seed"] == {"value": 4, "source": "command line", "name": "--seed"}
     assert run("config", "--drafting", "x")[::2] == run("chat", "--drafting", "x", "w10")[::2]
 
@@ -242,8 +241,7 @@ def test_an_address_is_all_that_a_new_device_needs(served: Served, run: Run, tmp
     assert list((tmp_path / "cache").glob("fetched/*/drafter-*.safetensors"))
     assert "Fetching" not in run(*arguments)[2]
     code, out, err = run(*arguments, "--offline")  # what was fetched writes alone
-    assert code == 0
-    assert len(out.split()) == 6
+    assert (code, len(out.split())) == (0, 6)
     assert err.startswith(
         "You are offline. Until a server is reachable, the small model on this device answers, much worse than tiny."
     )

@@ -45,8 +45,7 @@ def test_it_starts_answers_says_how_it_is_and_ends(home: Home, served: Served) -
     code, _, err = home.run("daemon", "start")
     assert code == 0, err
     assert f"(process {home.pid()})" in err
-    assert home.paths.socket.stat().st_mode & 0o777 == 0o600
-    assert home.paths.folder.stat().st_mode & 0o777 == 0o700
+    assert (home.paths.socket.stat().st_mode & 0o777, home.paths.folder.stat().st_mode & 0o777) == (0o600, 0o700)
     code, out, err = home.run("chat", "--max-tokens", "8", "w10")
     assert code == 0, err
     assert out == words(alone(served, ASKED, max_tokens=8)) + "\n"
@@ -82,8 +81,7 @@ def test_it_starts_again_with_the_same_options_and_environment_and_after_a_kill_
     assert httpx.get(f"{status['url']}/v1/models", timeout=100).status_code == 401
     home.kill()
     assert home.paths.socket.exists()
-    assert home.run("daemon", "status")[0] == 3
-    assert home.run("daemon", "start")[0] == 0
+    assert (home.run("daemon", "status")[0], home.run("daemon", "start")[0]) == (3, 0)
     assert home.status()["pid"] == home.pid()
 
 

@@ -96,8 +96,7 @@ async def test_a_chat_whole_and_as_a_stream() -> None:
     async with ollama(saying(*WORDS, finish=Finish.MAX_TOKENS)) as (client, source):
         whole = await client.chat("default", messages=HI, options={"num_predict": 3})
         parts = [part async for part in await client.chat(f"{MODEL}:latest", messages=HI, stream=True)]
-    assert whole.message.content == "Good day."
-    assert [part.message.content for part in parts] == [*WORDS, ""]
+    assert (whole.message.content, [part.message.content for part in parts]) == ("Good day.", [*WORDS, ""])
     assert [part.done for part in parts] == [False] * 3 + [True]
     for last in (whole, parts[-1]):
         assert (last.done_reason, last.prompt_eval_count, last.eval_count) == ("length", 2, 3)
@@ -133,8 +132,7 @@ async def test_a_prompt_is_answered() -> None:
         parts = [part async for part in await client.generate(MODEL, "Hi", raw=True, stream=True)]
         loaded = await client.generate(MODEL)
     assert whole.response == "".join(part.response or "" for part in parts) == "Good day."
-    assert (loaded.response, loaded.done_reason) == ("", "load")
-    assert len(source.answers) == 2
+    assert (loaded.response, loaded.done_reason, len(source.answers)) == ("", "load", 2)
 
 
 async def test_the_model_is_listed_and_described_to_ollama() -> None:

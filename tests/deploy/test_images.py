@@ -225,7 +225,6 @@ def test_a_question_through_an_emulated_link(images: Engine) -> None:
                         images.once("client", *ASK, "--server", f"127.0.0.1:{each}") for each in (port, link)
                     )
                     assert direct.stdout.strip()
-                    assert direct.stdout == far.stdout
-                    assert netsim.stop() == 0
+                    assert (direct.stdout, netsim.stop()) == (far.stdout, 0)
             assert server.stop() == 0
             assert '"stopped"' in server.log()

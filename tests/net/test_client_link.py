@@ -224,8 +224,7 @@ async def test_an_answer_goes_on_at_another_address_of_the_name(
                 await servers.stop(name)
 
         await watch(engine, screen, PROMPT, SETTINGS, once(screen, lose))
-        assert screen.cuts == 1
-        assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
+        assert (screen.cuts, screen.text) == (1, plain_text(target, PROMPT, SETTINGS)[0])
         [left] = servers.running
         address = f"127.0.0.{1 + ['one', 'two', 'three'].index(left)}"
         assert dialer.server.label == f"{NAME} ({address}:{port})"

@@ -262,8 +262,7 @@ async def test_what_the_device_guesses_is_the_devices(int8_target: Target) -> No
     both = peer.verdicts[1:-1]
     assert both
     for verdict in both:
-        assert verdict.drafted - verdict.server_drafted == 1
-        assert verdict.accepted - verdict.server_accepted == 1
+        assert (verdict.drafted - verdict.server_drafted, verdict.accepted - verdict.server_accepted) == (1, 1)
     assert sum(verdict.server_accepted for verdict in both) > 0
 
 
@@ -360,11 +359,8 @@ async def test_what_a_form_forces_is_drafted_only_where_drafts_of_the_server_are
 
 async def test_describe_says_what_is_served(channel: grpc.aio.Channel) -> None:
     said = await moa_pb2_grpc.MoaStub(channel).Describe(pb.DescribeRequest())
-    assert said.protocol_version == PROTOCOL_VERSION
-    assert said.identity == IDENTITY
-    assert said.limits.context_tokens == CONTEXT
-    assert list(said.codecs) == [pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4]
-    assert list(said.drafters) == [DRAFTER]
+    assert (said.protocol_version, said.identity, said.limits.context_tokens) == (PROTOCOL_VERSION, IDENTITY, CONTEXT)
+    assert (list(said.codecs), list(said.drafters)) == ([pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4], [DRAFTER])
     assert said.execution == pb.Execution(level="float32", exact=False, details="kernels")
 
 

@@ -191,9 +191,7 @@ async def test_a_process_that_is_killed_ends_the_replica_and_its_sessions_go_on_
         written = peer.tokens[len(PROMPT) :]
         assert written == expected[: len(written)]
         assert len(written) < len(expected)
-        assert screen.cuts == 1
-        assert screen.text == expected
-        assert engine.connection.dialer.server.address == other
+        assert (screen.cuts, screen.text, engine.connection.dialer.server.address) == (1, expected, other)
         assert [type(each) for each in screen.notices] == [ExecutionChanged, ServerChanged]
 
 

@@ -101,8 +101,7 @@ def test_the_clients_of_the_endpoint_that_were_tried_are_named() -> None:
     packages = {match[0] for each in extras["test-clients"] if (match := re.match(r"[\w.-]+", each))} - {"moa-split"}
     tried = {f"{name} {version}" for name, version in pins if name in packages}
     page = (ROOT / "docs" / "api.md").read_text("utf-8")
-    assert len(tried) == len(packages)
-    assert [each for each in tried if each not in page] == []
+    assert (len(tried), [each for each in tried if each not in page]) == (len(packages), [])
 
 
 def test_nothing_is_installed_or_required_by_a_name_that_is_not_ours() -> None:

@@ -214,8 +214,7 @@ def test_a_command_reaches_a_server_outside_and_its_status_is_ours() -> None:
         )
         done = run("--upstream", f":{port}", "--", sys.executable, "-c", script, "{link}")
         thread.join()
-    assert done.stdout == f"HELLO 198.18.0.2:{port} 198.18.0.2:{port}\n"
-    assert done.returncode == 7
+    assert (done.stdout, done.returncode) == (f"HELLO 198.18.0.2:{port} 198.18.0.2:{port}\n", 7)
 
 
 @pytest.mark.root

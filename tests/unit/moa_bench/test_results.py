@@ -152,7 +152,6 @@ def test_a_child_stays_on_its_core_and_we_come_back() -> None:
         said = "Pinning needs two cores, this process may use 1. Leave out --pin or allow more cores."
         with raises(ConfigError, said):
             split_cores(True)
-    assert child.stdout.strip() == str(sorted(core))
-    assert os.sched_getaffinity(0) == before
+    assert (child.stdout.strip(), os.sched_getaffinity(0)) == (str(sorted(core)), before)
     assert split_cores(False) == (None, None)
     assert ((memory_mb(os.getpid()) or 0.0) > 10.0, memory_mb(2**22 + 1)) == (True, None)

@@ -55,8 +55,7 @@ def test_a_result_says_what_was_run_and_where_and_only_a_whole_one_goes_into_the
     result = json.loads((tmp_path / "result.json").read_text())
     assert list(result) == ["suite", "quick", "pinned", "machine", "name", "effort", "level", "cells", "cores"]
     assert (result["suite"], result["name"], result["effort"]) == ("tiny", "tiny-sized", {"cells": 3})
-    assert result["cores"] == ["{3}", "{5}"]
-    assert os.environ["OMP_NUM_THREADS"] == "1"
+    assert (result["cores"], os.environ["OMP_NUM_THREADS"]) == (["{3}", "{5}"], "1")
     assert capsys.readouterr().out == "3 cells\n\n"
     kept = tmp_path / "bench" / "results" / "tiny-sized.json"
     for quick in (True, False):
@@ -133,8 +132,7 @@ def test_another_header_begins_a_new_file_and_says_what_differs(tmp_path: Path) 
     with opened(path) as journal:
         measure_all(journal)
     with opened(path, {**HEADER, "commit": "def", "model": "large"}) as journal:
-        assert (journal.resumed, journal.outdated) == (0, ["commit", "model"])
-        assert measure_all(journal) == list(KEYS)
+        assert (journal.resumed, journal.outdated, measure_all(journal)) == (0, ["commit", "model"], list(KEYS))
     with opened(tmp_path / "j.old") as journal:
         assert journal.resumed == len(KEYS)
 

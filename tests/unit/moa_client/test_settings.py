@@ -235,17 +235,14 @@ BOOK = ServerBook().add(HOME).add(WORK).add(OTHER)
 def test_what_is_written_is_read_again_and_private(tmp_path: Path) -> None:
     path = tmp_path / "moa" / "servers.toml"
     write_book(BOOK.use(["work", "home"]), path)
-    assert read_book(path) == BOOK.use(["work", "home"])
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert (read_book(path), stat.S_IMODE(path.stat().st_mode)) == (BOOK.use(["work", "home"]), 0o600)
     assert list(path.parent.iterdir()) == [path]
     path.write_text(path.read_text("utf-8"), "utf-8-sig")  # as some editors write it
-    assert read_book(path) == BOOK.use(["work", "home"])
-    assert read_book(tmp_path / "none.toml") == ServerBook()
+    assert (read_book(path), read_book(tmp_path / "none.toml")) == (BOOK.use(["work", "home"]), ServerBook())
 
 
 def test_the_first_server_is_in_use_and_a_removed_one_is_not() -> None:
-    assert BOOK.in_use == ("home",)
-    assert BOOK.use(["work", "work", "home"]).in_use == ("work", "home")
+    assert (BOOK.in_use, BOOK.use(["work", "work", "home"]).in_use) == (("home",), ("work", "home"))
     assert BOOK.remove("home") == ServerBook((WORK, OTHER))
     changed = ServerEntry("home", "10.0.0.1:1")
     assert BOOK.add(changed).find("home") is changed

@@ -90,8 +90,7 @@ def test_weights_are_counted_as_they_are_packed(tmp_path: Path) -> None:
 
 def test_what_holds_nothing_is_refused(tmp_path: Path) -> None:
     needed = Needed(100_000_000)
-    assert needed.kv_budget(PROCESS_BYTES + 200_000_000) == 75_000_000
-    assert needed.kv_budget(PROCESS_BYTES) == 0
+    assert (needed.kv_budget(PROCESS_BYTES + 200_000_000), needed.kv_budget(PROCESS_BYTES)) == (75_000_000, 0)
     mixture = Needed(200_000_000, idle=100_000_000)
     assert mixture.kv_budget(PROCESS_BYTES + 200_000_000) == 75_000_000
     folder = save_tiny_model(tmp_path / "tiny", seed=1, **SMALL, num_hidden_layers=3, max_position_embeddings=64)

@@ -72,8 +72,7 @@ def test_clients_that_leave_together_are_sent_to_different_replicas_of_which_eac
     fleet = Membership(f"10.0.0.{number}:1" for number in range(servers))
     told = [fleet.names() for _ in range(servers)]
     most = min(servers, MOST_SUCCESSORS)
-    assert {names[0] for names in told} == set(fleet.others)
-    assert {len(names) for names in told} == {most}
+    assert ({names[0] for names in told}, {len(names) for names in told}) == (set(fleet.others), {most})
     assert set(Counter(address for names in told for address in names).values()) == {most}
 
 

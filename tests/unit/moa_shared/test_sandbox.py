@@ -51,8 +51,7 @@ def test_a_child_renders_what_this_process_would(child: TextChild) -> None:
     assert shown(child, TEMPLATE) == render(TEMPLATE, SPECIAL, MESSAGES, add_generation_prompt=True, arguments={})
     first = process_of(child)
     assert shown(child, "{{ tools[0].name }}", tools=[{"name": "now"}]) == "now"
-    assert shown(child, "{{ messages | length }}{{ tools }}") == "1None"
-    assert process_of(child) == first
+    assert (shown(child, "{{ messages | length }}{{ tools }}"), process_of(child)) == ("1None", first)
 
 
 @pytest.mark.parametrize(
@@ -276,5 +275,4 @@ def test_the_bytes_of_a_token(piece: str, text: str, expected: bytes) -> None:
 
 
 def test_the_alphabet_of_bytes() -> None:
-    assert len(BYTE_LEVEL) == 256
-    assert [BYTE_LEVEL[each] for each in spell_bytes("é ")] == list("é ".encode())
+    assert (len(BYTE_LEVEL), [BYTE_LEVEL[each] for each in spell_bytes("é ")]) == (256, list("é ".encode()))

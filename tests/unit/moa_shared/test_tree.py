@@ -109,8 +109,7 @@ def test_a_subtree_holds_the_nodes_whose_path_leads_through_its_root(
 
 
 def test_nodes_below_what_is_not_at_hand_are_in_no_subtree() -> None:
-    assert subtree([1, 0, 4], 4, 5) == ([7], [ROOT])
-    assert subtree([1, 0, 4], ROOT, 5) == ([], [])
+    assert (subtree([1, 0, 4], 4, 5), subtree([1, 0, 4], ROOT, 5)) == (([7], [ROOT]), ([], []))
 
 
 @st.composite
@@ -126,8 +125,7 @@ def test_the_longest_path_is_where_every_token_was_chosen(tree: DraftTree, data:
     path, bonus = longest_path(tree, chosen[0], chosen[1:])
     node = ROOT
     for step in path:
-        assert tree.parents[step] == node
-        assert tree.tokens[step] == chosen[node + 1]
+        assert (tree.parents[step], tree.tokens[step]) == (node, chosen[node + 1])
         node = step
     assert bonus == chosen[node + 1]
     assert tree.child_with(node, bonus) is None
@@ -183,8 +181,7 @@ def test_nodes_keep_their_numbers_and_only_those_in_flight_are_held() -> None:
         streamed.append(number % 7, number - 1)
         streamed.forget(number - 10)
     assert (streamed.first, streamed.end, len(streamed)) == (99_989, 100_000, 11)
-    assert streamed.child_with(99_998, 99_999 % 7) == 99_999
-    assert len(streamed._children) == 11
+    assert (streamed.child_with(99_998, 99_999 % 7), len(streamed._children)) == (99_999, 11)
     assert streamed.since(99_998) == ((99_998 % 7, 99_999 % 7), (99_997, 99_998))
 
 

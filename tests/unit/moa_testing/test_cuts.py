@@ -52,8 +52,7 @@ async def test_a_cut_in_an_answer(world: World, committed: list[int], way: Direc
     for place in committed:
         chat.then(lambda: link.cut(*([way] if way else [])), committed=place).then(link.heal, written=3)
     screen = await chat.ask(settings=SAMPLED)
-    assert screen.states[:2] == [LinkState.OFFLINE, LinkState.BACK]
-    assert screen.end == Ended(Finish.MAX_TOKENS)
+    assert (screen.states[:2], screen.end) == ([LinkState.OFFLINE, LinkState.BACK], Ended(Finish.MAX_TOKENS))
 
 
 @pytest.mark.parametrize("lost", [[], [Direction.DOWN]], ids=["both", "down"])

@@ -155,8 +155,7 @@ async def test_an_answer_goes_on_at_a_server_that_the_lost_one_has_named(world: 
             live.stream.listener.on_failure(OverloadedError("There is no room."))  # type: ignore[union-attr]
 
     screen = await chat.then(lose, committed=6).ask()
-    assert chat.engine.connection.dialer.server.address == world.address("two")
-    assert len(told(screen)) == 1
+    assert (chat.engine.connection.dialer.server.address, len(told(screen))) == (world.address("two"), 1)
     world.link().heal()
     world.restart()
     again = world.chat(fleet=Fleet([world.server()]))
@@ -228,8 +227,7 @@ async def test_a_device_that_cannot_write_says_in_the_end_what_it_waited_for(wor
     chat = world.chat(drafts=False, settings=DraftingSettings(standalone=rule))
     with says(MismatchError, OTHER_MODEL):
         await chat.then(lambda: replaced_by_another(world), committed=6).ask()
-    assert told(chat.screen) == [OTHER_MODEL]
-    assert list(chat.engine.conversation.answer) == chat.screen.committed
+    assert (told(chat.screen), list(chat.engine.conversation.answer)) == ([OTHER_MODEL], chat.screen.committed)
 
 
 @simulated

@@ -19,11 +19,9 @@ def test_a_forged_packet_reads_back_and_its_checksums_hold(
 ) -> None:
     packet = forge(key, sequence, acknowledgement, flags)
     assert is_tcp(packet)
-    assert parse(packet) == (key, sequence, acknowledgement, flags, 0)
-    assert payload_bytes(packet) == 0
+    assert (parse(packet), payload_bytes(packet)) == ((key, sequence, acknowledgement, flags, 0), 0)
     # A checksum over data that holds its own checksum is zero (RFC 1071).
-    assert checksum(packet[:20]) == 0
-    assert checksum(packet[12:20] + struct.pack("!BBH", 0, 6, 20) + packet[20:]) == 0
+    assert (checksum(packet[:20]), checksum(packet[12:20] + struct.pack("!BBH", 0, 6, 20) + packet[20:])) == (0, 0)
     assert reverse(key) == key[4:8] + key[:4] + key[10:] + key[8:10]
 
 
@@ -52,8 +50,7 @@ def test_both_sides_hear_of_the_end_with_the_number_they_expect(table: FlowTable
         (Direction.UP, (KEY, 1000, 500, flag | ACK, 0)),
         (Direction.DOWN, (reverse(KEY), 500, 1000, flag | ACK, 0)),
     ]
-    assert table.open_flows() == []
-    assert table.end_all(flag) == (0, [])
+    assert (table.open_flows(), table.end_all(flag)) == ([], (0, []))
 
 
 def test_what_still_comes_on_an_ended_flow_is_answered_with_a_reset_or_swallowed(table: FlowTable) -> None:

@@ -23,8 +23,7 @@ def test_every_promised_profile_is_there_and_reads_back_as_it_is_printed() -> No
     assert set(names()) == SHIPPED
     for name in SHIPPED:
         profile = load(name)
-        assert profile.name == name
-        assert parse(yaml.safe_dump(profile.document()), "printed.yaml") == profile
+        assert (profile.name, parse(yaml.safe_dump(profile.document()), "printed.yaml")) == (name, profile)
 
 
 @pytest.mark.parametrize(
@@ -35,8 +34,7 @@ def test_the_papers_numbers(name: str, mean_ms: float, rate_mbps: float, loss: f
     for direction in Direction:
         conditions = load(name).conditions(direction)
         assert conditions.delay.effective().mean_ms == pytest.approx(mean_ms, abs=0.02)
-        assert conditions.rate_bps == rate_mbps * 1e6
-        assert conditions.loss.mean == loss
+        assert (conditions.rate_bps, conditions.loss.mean) == (rate_mbps * 1e6, loss)
         assert conditions.queue_bytes == 256 * 1024
         assert conditions.delay.truncation is Truncation.REJECT
         assert conditions.delay.correlation_ms == 50.0
@@ -78,8 +76,7 @@ def test_a_malformed_profile_says_where(text: str, message: str) -> None:
 def test_settings_change_only_what_they_name() -> None:
     before = Conditions(1e6, DelaySpec(20.0, 5.0, scale=0.5), Bernoulli(0.1), 1000)
     after = change_of(parse_settings(("delay_ms=80", "loss=0.2", "queue_kib=8")))(before)
-    assert after.rate_bps == 1e6
-    assert after.delay == DelaySpec(80.0, 2.5)
+    assert (after.rate_bps, after.delay) == (1e6, DelaySpec(80.0, 2.5))
     assert (after.loss, after.queue_bytes) == (Bernoulli(0.2), 8192)
     for word, rate_bps in (("none", math.inf), ("2", 2e6)):  # a limit can be lifted
         assert change_of(parse_settings((f"rate_mbps={word}",)))(before).rate_bps == rate_bps
@@ -101,8 +98,7 @@ def test_events_reach_the_schedules() -> None:
     assert links[Direction.DOWN].admit(100, 1.5) == Release(1.5, 0.0, 0.0)
     held = links[Direction.DOWN].admit(100, 3.5)
     assert isinstance(held, Release)
-    assert held.t == 4.0
-    assert links[Direction.UP].schedule.at(8.0).rate_bps == 50e6
+    assert (held.t, links[Direction.UP].schedule.at(8.0).rate_bps) == (4.0, 50e6)
     assert 0.0 < links[Direction.UP].schedule.at(6.0).delay.effective().mean_ms < 4.5
 
 

@@ -62,7 +62,6 @@ def test_a_child_can_be_killed_and_a_stubborn_one_is(monkeypatch: pytest.MonkeyP
 def test_an_engine_answers_line_by_line() -> None:
     subject = WorkerCommand("echo", (sys.executable, "-c", ECHO))
     with running_workers([subject], None, Progress()) as workers:
-        assert workers[0].details == "echo"
-        assert workers[0].ask({"read": 7})["said"] == {"read": 7}
+        assert (workers[0].details, workers[0].ask({"read": 7})["said"]) == ("echo", {"read": 7})
         assert workers[0].resident_mb == 5.0
         assert 0 < workers[0].load_s < 60

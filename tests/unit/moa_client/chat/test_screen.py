@@ -182,8 +182,7 @@ def test_in_any_order_the_screen_shows_what_a_fresh_one_would(steps: list[tuple[
         for part in parts:
             whole = part if isinstance(part, str) else part.text
             expected += whole + ("\n" if whole and whole[-1] != "\n" else "")
-        assert chat.text() == shown(expected)
-        assert chat.display.cursor.x == 0
+        assert (chat.text(), chat.display.cursor.x) == (shown(expected), 0)
 
 
 def test_a_status_line_that_the_terminal_has_laid_out_again_is_drawn_over() -> None:

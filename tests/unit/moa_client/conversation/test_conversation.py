@@ -140,8 +140,7 @@ def test_an_answer_ends_at_its_own_limit_whatever_the_server_thinks(sent: list[i
     conversation = Conversation(VOCAB)
     conversation.ask(PROMPT, AnswerSettings(max_tokens=2))
     progress = conversation.commit_verdict(Verdict(conversation.ask_id, 3, hash_at(PROMPT, 3), sent, finish))
-    assert (progress.tokens, progress.finish) == ((7, 8), Finish.MAX_TOKENS)
-    assert conversation.tokens == [*PROMPT, 7, 8]
+    assert (progress.tokens, progress.finish, conversation.tokens) == ((7, 8), Finish.MAX_TOKENS, [*PROMPT, 7, 8])
     assert conversation.phase is Phase.IDLE
 
 
@@ -167,8 +166,7 @@ def test_a_draft_that_is_confirmed_all_the_time_costs_what_is_in_flight() -> Non
         assert len(pending.usable(conversation.tokens)) == 1
         assert len(conversation.in_flight._whole) <= 4
         assert len(pending._tree) <= 4
-    assert pending.take_stale() == 0
-    assert conversation.in_flight.epoch == 0
+    assert (pending.take_stale(), conversation.in_flight.epoch) == (0, 0)
 
 
 @given(st.data())
@@ -244,11 +242,8 @@ def test_a_stream_that_had_ended_goes_on_where_it_was(text: str, data: st.DataOb
 
 def test_nothing_is_held_back_without_need() -> None:
     stream = TextStream(decode_bytes, ["END"])
-    assert stream.push(b"hello E") == "hello "
-    assert stream.push(b"x") == "Ex"
-    assert stream.push(b"EN") == ""
-    assert stream.push(b"D more") == ""
-    assert stream.finish() == ""
+    assert (stream.push(b"hello E"), stream.push(b"x"), stream.push(b"EN")) == ("hello ", "Ex", "")
+    assert (stream.push(b"D more"), stream.finish()) == ("", "")
 
 
 def test_a_stop_string_is_looked_for_in_the_text_that_is_shown(default_tokenizer: Tokenizer) -> None:
@@ -314,8 +309,7 @@ def test_a_kept_answer_continues_wherever_its_program_ended(
     count = sum(len(tokens) for tokens in verdicts[:decided_from])
     after.text.committed, after.text.decided = before.text.committed, len(committed) - count
     after.restore(committed, written)
-    assert after.text.committed == before.text.committed
-    assert after.text.waiting == tuple(written)
+    assert (after.text.committed, after.text.waiting) == (before.text.committed, tuple(written))
     after.take_event(Earlier(Corrected(len(written))))
     for event in events[at:]:
         after.take_event(Earlier(event))
@@ -389,8 +383,7 @@ def test_updates_add_up_to_the_text(is_far: bool, text: str, data: st.DataObject
         assert shown.committed == told.text.committed
         assert (shown.provisional, shown.waiting) == (told.text.provisional, told.text.waiting)
         assert shown.likely == told.text.likely <= len(shown.provisional)
-        assert sum(run[0] for run in shown.runs) == len(shown.committed)
-        assert shown.runs == told.text.runs
+        assert (sum(run[0] for run in shown.runs), shown.runs) == (len(shown.committed), told.text.runs)
         assert shown.committed.startswith(before)
         before = shown.committed
     assert (shown.committed, shown.ended, shown.finish) == (text, told.text.ended, told.text.finish)

@@ -76,8 +76,7 @@ def test_a_question_that_cannot_be_made_after_what_the_server_has_decided_holds_
 def test_a_question_that_is_stopped_without_an_answer_was_not_asked() -> None:
     answers = asked()
     answers.stop()
-    assert list(answers.events) == [events.Ended(Finish.CANCELLED)]
-    assert answers.conversation.tokens == []
+    assert (list(answers.events), answers.conversation.tokens) == ([events.Ended(Finish.CANCELLED)], [])
 
 
 def test_what_a_correction_has_replaced_can_be_had_back_until_the_next_question() -> None:
@@ -245,8 +244,7 @@ class AnyOrder(RuleBasedStateMachine):
         before = list(self.conversation.tokens)
         ends = [*(before.index(FIRST_TURN + number) for number in asked if FIRST_TURN + number in before), len(before)]
         length = ends[min(len(kept), len(ends) - 1)]
-        assert self.keep_answers(len(kept)) == (length < len(before))
-        assert self.conversation.tokens == before[:length]
+        assert (self.keep_answers(len(kept)), self.conversation.tokens) == (length < len(before), before[:length])
         self.earlier = [shown for shown in self.earlier if shown.number in kept]
 
     # ------------------------------------------------------------ the server
@@ -299,8 +297,7 @@ class AnyOrder(RuleBasedStateMachine):
             ahead[0] = (ahead[0] + 1) % (END + 1)
         self.conversation.in_flight.propose(DraftTree.chain(ahead))
         self.conversation.in_flight.drop()
-        assert job.written == before
-        assert len(self.conversation.in_flight.tree) == 0
+        assert (job.written, len(self.conversation.in_flight.tree)) == (before, 0)
         self.read()
 
     @precondition(lambda self: self.queue.current is not None and self.queue.current.has_ended)

@@ -56,8 +56,7 @@ def name(*arguments: Any, **settings: Any) -> str:
 
 
 def test_the_fastest_of_those_here_is_taken(measured: list[str]) -> None:
-    assert name(SLOW, ONLINE, DEEP) == "deep"
-    assert name(FAST, ONLINE, DEEP) == "online"
+    assert (name(SLOW, ONLINE, DEEP), name(FAST, ONLINE, DEEP)) == ("deep", "online")
     assert sorted(measured) == sorted(2 * [each.fingerprint.hex() for each in (ONLINE, DEEP)])
     measured.clear()
     unknown = ServerPace(0.0, 0.0, 0.5)
@@ -70,8 +69,7 @@ def test_the_fastest_of_those_here_is_taken(measured: list[str]) -> None:
 
 def test_a_companion_drafts_where_it_is_faster_or_nobody_else_does() -> None:
     for here in ((ONLINE,), (ONLINE, DEEP)):
-        assert name(SLOW, *here, companion=SMALL) == COMPANION
-        assert name(FAST, *here, companion=SMALL) == "online"
+        assert (name(SLOW, *here, companion=SMALL), name(FAST, *here, companion=SMALL)) == (COMPANION, "online")
         assert name(None, *here, companion=SMALL) == here[-1].name  # the companion writes without a server anyhow
     for settings in ({}, {"drafter": "none"}):
         assert chosen(FAST, companion=SMALL, **settings) == DrafterChoice(COMPANION, "the only one here")

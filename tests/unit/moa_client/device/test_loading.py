@@ -261,8 +261,7 @@ async def test_a_gguf_file_comes_without_its_name(
         served = await link.describe()
         files = await take_offered(settings_at(tmp_path), link, served, SILENT)
     assert [path.name for path in files.weights] == ["model-00001-of-00001.gguf"]
-    assert files.weights[0].read_bytes() == secret.read_bytes()
-    assert files.fingerprint == fingerprint(secret, tmp_path)
+    assert (files.weights[0].read_bytes(), files.fingerprint) == (secret.read_bytes(), fingerprint(secret, tmp_path))
     assert find_offered(settings_at(tmp_path), served.companion) == files
     assert confidence_beside(files, models[1], tmp_path / "client") == measured  # as the operator has measured it
 

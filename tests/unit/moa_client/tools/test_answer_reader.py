@@ -335,14 +335,11 @@ def test_reasoning_comes_first_and_has_no_calls() -> None:
 
 def test_text_comes_as_it_is_written_and_a_call_with_its_closing_mark() -> None:
     reader = AnswerReader(None, Hermes(), TOOLS)
-    assert reader.push("1 <") == [TextPiece("1")]
-    assert reader.push(" 2") == [TextPiece(" < 2")]
+    assert (reader.push("1 <"), reader.push(" 2")) == ([TextPiece("1")], [TextPiece(" < 2")])
     assert reader.push("\n\n<tool_") == []
     assert reader.push('call>{"name": "now", "arguments": {"a": "</tool_call>"') == []
-    assert reader.push("}}</tool_call") == []
-    assert reader.push(">") == [CallPiece(0, "now", '{"a": "</tool_call>"}')]
-    assert reader.push("\n3 ") == [TextPiece("\n3")]
-    assert reader.finish() == [TextPiece(" ")]
+    assert (reader.push("}}</tool_call"), reader.push(">")) == ([], [CallPiece(0, "now", '{"a": "</tool_call>"}')])
+    assert (reader.push("\n3 "), reader.finish()) == ([TextPiece("\n3")], [TextPiece(" ")])
     assert AnswerReader(None, Hermes(), TOOLS).push("<think>, <tool_call> b") == [TextPiece("<think>, <tool_call> b")]
     assert AnswerReader().push("a\n\n") == [TextPiece("a\n\n")]  # nothing can come that drops the space
 

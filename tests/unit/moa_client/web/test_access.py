@@ -241,8 +241,7 @@ def test_the_file_counts_before_the_environment(tmp_path: Path) -> None:
     path.write_text(f"{KEY}\n")
     path.chmod(0o600)
     assert read_key(path, {"MOA_ENDPOINT_KEY": "another-one-0123456789"}) == KEY
-    assert read_key(None, {"MOA_ENDPOINT_KEY": KEY}) == KEY
-    assert read_key(None, {}) == ""
+    assert (read_key(None, {"MOA_ENDPOINT_KEY": KEY}), read_key(None, {})) == (KEY, "")
 
 
 @pytest.mark.parametrize("text", ["short", "", f"{KEY};", f'"{KEY}"', f"{KEY}=", f"{KEY},"])

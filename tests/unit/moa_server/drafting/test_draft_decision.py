@@ -139,10 +139,8 @@ def test_planes_are_added_to_those_of_the_same_source() -> None:
     drafting, (first, second) = SessionDrafting(), (MemorySource(lambda rows: rows, 4, 1) for _ in range(2))
     assert drafting.keep(first, WIDTHS) == [Plane.MEMORY]
     assert drafting.keep(first, {**WIDTHS, Plane.REUSED_STATE: 8}) == [Plane.REUSED_STATE]
-    assert drafting.keep(first, WIDTHS) == []
-    assert drafting.widths == {Plane.MEMORY: 4, Plane.REUSED_STATE: 8}
-    assert drafting.keep(second, WIDTHS) == [Plane.MEMORY]
-    assert drafting.widths == WIDTHS
+    assert (drafting.keep(first, WIDTHS), drafting.widths) == ([], {Plane.MEMORY: 4, Plane.REUSED_STATE: 8})
+    assert (drafting.keep(second, WIDTHS), drafting.widths) == ([Plane.MEMORY], WIDTHS)
 
 
 def test_a_drafter_is_told_another_text_from_the_start() -> None:

@@ -87,10 +87,8 @@ class Bench:
 def test_it_drafts_as_deep_as_pays() -> None:
     bench = Bench([1, 2, 3])
     guess = bench.guess()
-    assert guess.tree == DraftTree.chain([4, 5, 6, 7, 8, 9, 10, 11])
-    assert guess.own == 8
-    assert guess.steps == (0, 1, 2, 3, 4, 5, 6, 7)
-    assert guess.reaches[0] == 1.0
+    assert (guess.tree, guess.own) == (DraftTree.chain([4, 5, 6, 7, 8, 9, 10, 11]), 8)
+    assert (guess.steps, guess.reaches[0]) == ((0, 1, 2, 3, 4, 5, 6, 7), 1.0)
     dear = Bench([1, 2, 3]).guess(rate=0.17)
     assert 0 < dear.own < 8
 
@@ -193,8 +191,7 @@ def test_a_block_is_one_step_and_what_it_finds_is_learnt_as_a_whole() -> None:
     for number in range(12):
         guess = bench.guess(rate=0.1, step_ms=10.0)
         newest = bench.tokens[-1]
-        assert guess.tree.tokens == tuple(range(newest + 1, newest + 6))
-        assert bench.drafter.steps == number + 1
+        assert (guess.tree.tokens, bench.drafter.steps) == (tuple(range(newest + 1, newest + 6)), number + 1)
         assert not bench.session._draft.tree._ranked  # idle sessions hold no logits
         taken = range(newest + 1, newest + 7)
         bench.session.learn_guess(guess, taken)
@@ -218,14 +215,12 @@ def test_a_drafter_that_knows_only_rows_reads_all_of_them_some_before_each_forwa
     before = record.step_ms.mean, record.follow_ms.mean
     for forward, copied, token in ((1, (402,), 500), (2, (), 450), (3, (), 300)):
         guess = bench.guess()
-        assert guess.tree.tokens[:1] == copied
-        assert guess.reaches == ()
+        assert (guess.tree.tokens[:1], guess.reaches) == (copied, ())
         assert bench.drafter.memory == list(range(forward * ROWS_A_FORWARD))
         bench.session.learn_guess(guess, [token])
         bench.commit(token)
     assert not bench.drafter.steps
-    assert bench.guess().tree.tokens[:2] == (301, 302)
-    assert bench.drafter.memory == list(range(len(bench.tokens) - 1))
+    assert (bench.guess().tree.tokens[:2], bench.drafter.memory) == ((301, 302), list(range(len(bench.tokens) - 1)))
     assert (record.step_ms.mean, record.follow_ms.mean) == before
     bench.commit(301)
     bench.guess()

@@ -100,14 +100,12 @@ async def test_an_open_that_is_refused_leaves_the_session_to_its_stream(
         shake(host, more)
     before.on_taken_over.assert_not_called()
     assert first.live.stream.listener is before
-    assert first.live.session.tokens == TEXT
-    assert len(host.services.registry) == 1
+    assert (first.live.session.tokens, len(host.services.registry)) == (TEXT, 1)
 
 
 async def test_of_the_codecs_offered_those_that_are_known_count_in_the_client_s_order(host: Host) -> None:
     welcome = shake(host, pb.Open(codecs=[pb.CODEC_INT4, NEW_CODEC, pb.CODEC_BF16]))
-    assert welcome.codecs == (Codec.INT4, Codec.BF16)
-    assert welcome.opened.codec == pb.CODEC_INT4
+    assert (welcome.codecs, welcome.opened.codec) == ((Codec.INT4, Codec.BF16), pb.CODEC_INT4)
     assert shake(host).opened.codec == pb.Codec.Value("CODEC_UNSPECIFIED")  # it wants no memory
 
 

@@ -75,15 +75,13 @@ def test_equal_scores_keep_parents_before_children() -> None:
     pool = Candidates([1, 2, 3, 4], [ROOT, ROOT, 1, 0], [-1.0] * 4)
     for nodes in range(1, 5):
         tree, chosen = pool.tree(nodes)
-        assert len(tree) == nodes
-        assert chosen == sorted(chosen)
+        assert (len(tree), chosen) == (nodes, sorted(chosen))
 
 
 def test_what_would_close_a_run_is_barred() -> None:
     assert barred_after([1, 2, 3, 4, 1, 2, 3], run=4) == {4}
     assert barred_after([1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 3], run=4) == {4, 5}
-    assert barred_after([1, 2, 3, 4, 2, 2, 3], run=4) == frozenset()
-    assert barred_after([], run=4) == frozenset()
+    assert (barred_after([1, 2, 3, 4, 2, 2, 3], run=4), barred_after([], run=4)) == (frozenset(), frozenset())
 
 
 LEVELS, VOCAB_BLOCKS = 5, 12
@@ -130,8 +128,7 @@ def test_a_chain_has_the_whole_block_after_one_step_and_ends_there() -> None:
     growing = GrowingDraft(drafter, CHAIN)
     draft = grown(growing, DraftTree((), ()))
     assert list(draft.tokens) == drafter.levels.argmax(axis=-1).tolist()
-    assert draft == draft_chain(BlockDrafter(), 99, GREEDY)
-    assert growing.grow_on(draft, GREEDY) == Growth()
+    assert (draft, growing.grow_on(draft, GREEDY)) == (draft_chain(BlockDrafter(), 99, GREEDY), Growth())
     assert drafter.blocks == 1
 
 
@@ -140,8 +137,7 @@ def test_a_tree_is_of_the_candidates_of_one_block(seed: int) -> None:
     drafter = BlockDrafter(seed)
     growing = GrowingDraft(drafter, TREE)
     draft = grown(growing, DraftTree((), ()))
-    assert growing.grow_on(draft, GREEDY) == Growth()
-    assert drafter.blocks == 1
+    assert (growing.grow_on(draft, GREEDY), drafter.blocks) == (Growth(), 1)
     assert 1 <= max(draft.depths) <= LEVELS
     pool = find_candidates(BlockDrafter(seed), TreeShape(9, 3, 200), GREEDY)
     assert max(pool.tree(200)[0].depths) == LEVELS
@@ -161,8 +157,7 @@ def test_a_new_block_continues_what_a_verdict_leaves_of_a_draft(shape: GrowthSha
     left = DraftTree.chain(chain[2:])
     assert not growing.offer(left, GREEDY).tokens  # nothing is known without a step
     again = grown(growing, left)
-    assert drafter.blocks == 2
-    assert again.tokens[:3] == chain[2:]
+    assert (drafter.blocks, again.tokens[:3]) == (2, chain[2:])
     if shape is CHAIN:
         assert list(again.tokens[3:]) == drafter.levels[3:].argmax(axis=-1).tolist()
     assert max(again.depths) <= LEVELS
@@ -178,8 +173,7 @@ def test_a_step_on_the_server_is_a_block() -> None:
     offered = growing.offer(arrived, GREEDY, 0.02)
     assert 0 in offered.parents  # below the device's node too
     pool = DraftTree(arrived.tokens + offered.tokens, arrived.parents + offered.parents)
-    assert growing.reach(pool, GREEDY) == 0.0
-    assert drafter.blocks == 1
+    assert (growing.reach(pool, GREEDY), drafter.blocks) == (0.0, 1)
 
 
 def test_text_that_is_written_alone_goes_on_with_another_block() -> None:
@@ -188,6 +182,5 @@ def test_text_that_is_written_alone_goes_on_with_another_block() -> None:
     written: list[int] = []
     for _ in range(2 * LEVELS):
         written.append(growing.next_token(DraftTree.chain(written), GREEDY).token)
-    assert drafter.blocks == 2
-    assert written == 2 * drafter.levels.argmax(axis=-1).tolist()
+    assert (drafter.blocks, written) == (2, 2 * drafter.levels.argmax(axis=-1).tolist())
     assert len(growing.tree._ranked) <= LEVELS  # rows of a large vocabulary, of which a long text would fill the memory

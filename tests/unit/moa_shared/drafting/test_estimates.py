@@ -86,8 +86,7 @@ def test_one_that_is_never_right_is_dropped_after_the_first_tokens() -> None:
     for index in range(TRIAL_TOKENS + 50):
         assert bool(trial.is_dropped) == (index >= TRIAL_TOKENS)
         trial.add(RIGHT, WRONG, RIGHT if index % 10 == 0 else None)
-    assert decided == [trial]
-    assert trial.figures == "right in 0 of 200 tokens, what the text repeats in 20"
+    assert (decided, trial.figures) == ([trial], "right in 0 of 200 tokens, what the text repeats in 20")
 
 
 @pytest.mark.parametrize(

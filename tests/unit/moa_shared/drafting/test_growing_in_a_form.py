@@ -106,9 +106,7 @@ def test_what_is_forced_needs_no_step_of_the_drafter(shape: GrowthShape) -> None
     growing = GrowingDraft(drafter, shape)
     growing.follow(ToyForms(END).begin(FORM))
     growth = growing.grow_on(DraftTree((), ()), Sampling())
-    assert growth.tokens == tuple(map(token, "kind: "))
-    assert growth.parents == tuple(range(-1, 5))
-    assert drafter.steps == 0
+    assert (growth.tokens, growth.parents, drafter.steps) == (tuple(map(token, "kind: ")), tuple(range(-1, 5)), 0)
     assert not growing.reach(DraftTree((), ()), Sampling()) > 1
 
 

@@ -19,8 +19,7 @@ from tests.unit.moa_shared.drafting.test_growing import ToyDrafter
 def test_a_guess_is_what_followed_and_its_chance_grows_with_the_run() -> None:
     copies = TextGuesser()
     copies.restart([1, 2, 3, 4, 9, 2, 3])
-    assert copies.copied() == (4, copies.log_chance(2))
-    assert copies.copied([4]) == (9, copies.log_chance(3))
+    assert (copies.copied(), copies.copied([4])) == ((4, copies.log_chance(2)), (9, copies.log_chance(3)))
     assert copies.copied([8]) is None
     chances = [copies.log_chance(size) for size in range(1, 7)]
     assert chances == sorted(chances)
@@ -89,8 +88,7 @@ CHANCES = np.array([102, 51, 51, 255, 1], np.uint8)
 )
 def test_the_longest_known_context_decides(newest: list[int], after: dict[int, float]) -> None:
     table = NgramTable(CONTEXTS, COUNTS, TOKENS, CHANCES)
-    assert len(table) == 4
-    assert table.after(newest) == [(token, math.log(chance)) for token, chance in after.items()]
+    assert (len(table), table.after(newest)) == (4, [(token, math.log(chance)) for token, chance in after.items()])
 
 
 @pytest.mark.parametrize(

@@ -115,8 +115,7 @@ def test_a_writer_that_fails_changes_nothing(tmp_path: Path, several_writers: bo
     for error in (KeyboardInterrupt(), OSError(errno.ENOSPC, "No space left on device")):
         with pytest.raises(type(error)):
             write_half(error)
-    assert path.read_text() == "old"
-    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+    assert (path.read_text(), [entry.name for entry in tmp_path.iterdir()]) == ("old", ["file"])
 
 
 def test_several_writers_do_not_meet(tmp_path: Path) -> None:
@@ -161,8 +160,7 @@ def test_what_root_replaces_stays_its_owners(
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "fchown", lambda handle, user, group: given.append((user, group)))
     create_private(tmp_path / "file", b"new", file_of(owner, before))
-    assert given == [(owner, US)]
-    assert stat.S_IMODE((tmp_path / "file").stat().st_mode) == mode
+    assert (given, stat.S_IMODE((tmp_path / "file").stat().st_mode)) == ([(owner, US)], mode)
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     write_private(tmp_path / "file", b"newer")
     assert given[1:] == [(os.getuid(), os.getgid())]

@@ -29,8 +29,7 @@ def test_a_hash_depends_on_the_prefix_alone(tokens: list[int], others: list[int]
 
 
 def test_the_hash_is_pinned() -> None:
-    assert PrefixHashes([1, 2, 3]).at(0) == 0
-    assert f"{PrefixHashes([1, 2, 3]).at(3):016x}" == "32937daf9cab1e8a"
+    assert (PrefixHashes([1, 2, 3]).at(0), f"{PrefixHashes([1, 2, 3]).at(3):016x}") == (0, "32937daf9cab1e8a")
 
 
 @given(tokens_strategy | st.just([(7919 * position) % 49_152 for position in range(400)]), st.integers(0, 400))
@@ -42,8 +41,7 @@ def test_however_tokens_come_the_hashes_are_the_same(tokens: list[int], cut: int
 
 def test_a_long_prompt_is_hashed_without_looking_at_its_tokens_one_by_one() -> None:
     tokens = TouchedTokens(131_072)
-    assert len(PrefixHashes(tokens)) == 131_072
-    assert tokens.touched == 0
+    assert (len(PrefixHashes(tokens)), tokens.touched) == (131_072, 0)
 
 
 @pytest.mark.parametrize("length", [-1, 3])

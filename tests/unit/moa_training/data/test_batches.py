@@ -44,8 +44,7 @@ def test_packed_conversations_keep_their_positions_and_answers() -> None:
     assert batch.ids.tolist() == [[5, 6, 7, 8, 9, 0, 0], [10, 11, 12, 13, 14, 15, 16]]
     assert batch.positions.tolist()[0] == [0, 1, 2, 0, 1, 0, 0]
     assert batch.segment.tolist()[0] == [0, 0, 0, 1, 1, -1, -1]
-    assert batch.answer.int().tolist() == [[0, 1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1]]
-    assert batch.tokens == 12
+    assert (batch.answer.int().tolist(), batch.tokens) == ([[0, 1, 1, 0, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1]], 12)
     same = batch.same_segment[0]
     assert same[2].tolist() == [True, True, True, False, False, False, False]
     assert same[5].tolist() == [False, False, False, False, False, True, False]

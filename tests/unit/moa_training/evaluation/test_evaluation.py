@@ -43,8 +43,7 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     path = save(files, tmp_path, 1)
     questions = write_questions(tmp_path / "questions")
     content = evaluate(str(tmp_path), questions, options(files, limit=3), Progress())
-    assert content["questions"] == 6
-    assert list(content["shapes"]) == ["chain of 4", "tree of 8"]
+    assert (content["questions"], list(content["shapes"])) == (6, ["chain of 4", "tree of 8"])
     tree = content["shapes"]["tree of 8"]
     assert content["acceptance_length"] == tree["acceptance_length"] >= 1
     assert set(tree["by_category"]) == {"one", "two"}
@@ -53,8 +52,7 @@ def test_results_add_up(tmp_path: Path, files: ModelFiles) -> None:
     assert content["standalone"]["64"] == {"questions": 0}  # no answer reaches so far
     assert content["cold"]["questions"] == 6
     served = [part["served"] for part in content["shares"].values()]
-    assert served[0] == 0
-    assert served == sorted(served)
+    assert (served[0], served) == (0, sorted(served))
     assert all(part["questions"] == 6 and part["in_hand"] >= part["served"] for part in content["shares"].values())
     assert content["all_shares"]["questions"] == 60
     table = evaluation_text(content)

@@ -74,8 +74,7 @@ def test_parts_merge_by_weight() -> None:
     total, accuracy = StandaloneQuality(1, {"a": 3.0}, {"a": 3.0}), TaskAccuracy(1, right=1)
     accuracy.merge(TaskAccuracy(2, ended=1))
     total.merge(StandaloneQuality(2, {"a": 0.5, "b": 5.0}, {"a": 2.0, "b": 1.0}))
-    assert (total.questions, total.means) == (3, {"a": 0.7, "b": 5.0})
-    assert accuracy == TaskAccuracy(3, right=1, ended=1)
+    assert (total.questions, total.means, accuracy) == (3, {"a": 0.7, "b": 5.0}, TaskAccuracy(3, right=1, ended=1))
 
 
 @pytest.mark.parametrize(("kind", "reused"), [("moa", 0), ("moa", 2), ("eagle2", 0), ("independent", 0)])

@@ -97,8 +97,7 @@ def test_the_replay_counts_what_the_real_verifier_accepts(
     subject = DrafterSubject(*checkpoint(files, reused), WeightReader(files), "float32", sampling=sampling)
     answer, expected = verify(files, subject, shape, 40, sampling_for(sampling, PROMPT))
     (got,) = subject.replay(PROMPT, answer[:40], [shape])
-    assert got.forwards == expected.forwards
-    assert got.accepted[:-1] == expected.accepted[: len(got.accepted) - 1]
+    assert (got.forwards, got.accepted[:-1]) == (expected.forwards, expected.accepted[: len(got.accepted) - 1])
     assert sum(got.accepted[1:]) > 0
 
 
@@ -109,8 +108,7 @@ def test_a_run_after_a_cut_is_what_the_drafter_writes_there(files: ModelFiles, r
     answer, _ = verify(files, subject, SHAPES[0], 40)
     cuts = [*range(33), 33, 33, 39]
     runs = subject.runs(PROMPT, answer[:40], cuts, WritingLimit(8))
-    assert [len(run.tokens) for run in runs[-3:]] == [8, 8, 8]
-    assert [run.judged for run in runs[-3:]] == [7, 7, 1]
+    assert ([len(run.tokens) for run in runs[-3:]], [run.judged for run in runs[-3:]]) == ([8, 8, 8], [7, 7, 1])
     for cut, run in zip(cuts, runs, strict=True):
         (alone,) = subject.runs(PROMPT, answer[:40], [cut], WritingLimit(8))
         assert run.tokens == alone.tokens
@@ -168,8 +166,7 @@ def test_lookup_is_accepted_where_the_answer_repeats_the_question(files: ModelFi
     (fresh,) = subject.replay([5, 6, 7], list(range(8, 30)), [DraftShape(4)])
     assert fresh.accepted == [21]
     (run,) = subject.runs(PROMPT, [*PROMPT[:2], 99], [2], WritingLimit(4))
-    assert run.tokens == PROMPT[2:6]
-    assert (run.right, run.judged, run.written[0].origin) == (0, 1, TokenOrigin.COPY)
+    assert (run.tokens, run.right, run.judged, run.written[0].origin) == (PROMPT[2:6], 0, 1, TokenOrigin.COPY)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=["chain", "tree"])

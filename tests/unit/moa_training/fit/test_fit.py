@@ -61,8 +61,7 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(
     assert points[-1]["tokens"] >= 12000
     assert {"step", "tokens", "seconds", "learning_rate", "feature", "state", "agreement", "total"} <= set(points[0])
     checkpoint = load_checkpoint(path)
-    assert checkpoint.config.target_fingerprint == files.fingerprint
-    assert checkpoint.config.reused_layers == 1
+    assert (checkpoint.config.target_fingerprint, checkpoint.config.reused_layers) == (files.fingerprint, 1)
     assert checkpoint.tensors["draft_ids"].shape == (48,)
     assert (path.parent / "curves.png").read_bytes()[:4] == b"\x89PNG"
     card = (path.parent / "README.md").read_text()
@@ -173,8 +172,7 @@ def test_a_drafter_may_read_the_memory_of_another(tmp_path: Path, begin: Begin) 
     reads = {REUSED: f'reused_layers = 2\nmemory_of = "{first.parent}"'}
     path = begin("second", 1500, reads).train()
     one, second = load_checkpoint(first), load_checkpoint(path)
-    assert second.memory_fingerprint == one.memory_fingerprint
-    assert second.config.reused_layers == 2
+    assert (second.memory_fingerprint, second.config.reused_layers) == (one.memory_fingerprint, 2)
     card = (path.parent / "README.md").read_text()
     assert '"memory_of": "out"' in card
     assert str(tmp_path) not in card

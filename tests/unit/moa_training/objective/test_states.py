@@ -71,8 +71,7 @@ def test_a_row_counts_where_its_conversation_goes_on_and_the_targets_choice_can_
     assert {place for place, one in enumerate(weight[1, 0].tolist()) if one} == {
         place for place in range(1, 19) if place + 1 in answers and place not in (10, 11)
     }
-    assert set(weight[1].unique().tolist()) == {0.0, 0.5}
-    assert int(rows) == 19
+    assert (set(weight[1].unique().tolist()), int(rows)) == ({0.0, 0.5}, 19)
 
 
 def four_rows() -> PackedBatch:

@@ -199,8 +199,7 @@ def test_a_ramp_goes_from_one_to_the_other() -> None:
     schedule = ConditionSchedule([(0.0, FAST)])
     schedule.replace(1.0, SLOW, 1.0)
     rates = [schedule.at(t).rate_bps for t in (0.9, 1.05, 1.5, 1.95, 2.0)]
-    assert (rates[0], rates[-1]) == (1e6, 1e5)
-    assert rates == sorted(set(rates), reverse=True)
+    assert (rates[0], rates[-1], rates) == (1e6, 1e5, sorted(set(rates), reverse=True))
     repeating = ConditionSchedule([(0.0, FAST), (5.0, STOPPED)], period_s=6.0)
     repeating.replace(1.0, SLOW)  # forgets what was to come
     assert [repeating.at(t) for t in (5.5, 100.0)] == [SLOW, SLOW]
