@@ -87,15 +87,13 @@ def test_misspelt_commands_and_options_get_a_hint(program: Run, words: str, mess
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (["moa-client", "ch"], ["chat"]),
-        (["moa-client", "chat", "--drafti"], ["--drafting"]),
+        (["moa-client", "ch"], ["chat"]), (["moa-client", "chat", "--drafti"], ["--drafting"]),
         (["moa-client", "chat", "--drafting", ""], ["auto", "server", "device", "off"]),
         (["moa-client", "chat", "--drafter", "d"], ["default", "deep"]),
         (["moa-client", "config", "--drafting", "s"], ["server"]),
-        (["moa-server", "serve", "--execution", "f"], ["float32"]),
-        (["netsim", "rep"], ["replay", "report"]),
+        (["moa-server", "serve", "--execution", "f"], ["float32"]), (["netsim", "rep"], ["replay", "report"]),
     ],
-)
+)  # fmt: skip
 def test_tab_completes_commands_options_and_values(
     program: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
 ) -> None:

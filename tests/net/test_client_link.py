@@ -104,11 +104,9 @@ async def test_a_signal_in_an_answer_says_goodbye_first(target: Target, server: 
 
 
 CUTS: dict[str, Callable[[LinkHandle], Awaitable[object]]] = {
-    "cut": lambda link: link.cut("both"),
-    "cut towards the device": lambda link: link.cut("down"),
-    "reset": lambda link: link.reset(),
-    "ended": lambda link: link.fin(),
-}
+    "cut": lambda link: link.cut("both"), "cut towards the device": lambda link: link.cut("down"),
+    "reset": lambda link: link.reset(), "ended": lambda link: link.fin(),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("how", "name"), [("cut", "chain of N = 1"), *((how, "tree") for how in CUTS)])

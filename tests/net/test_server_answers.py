@@ -269,13 +269,10 @@ async def test_what_the_device_guesses_is_the_devices(int8_target: Target) -> No
 @pytest.mark.parametrize(
     ("policy", "wanted", "server_drafts", "device_drafts"),
     [
-        ("auto", True, True, True),
-        ("auto", False, False, True),
-        ("server", True, True, False),
-        ("device", True, False, True),
-        ("off", True, False, False),
+        ("auto", True, True, True), ("auto", False, False, True), ("server", True, True, False),
+        ("device", True, False, True), ("off", True, False, False),
     ],
-)
+)  # fmt: skip
 async def test_who_drafts_is_what_both_ends_allow(
     int8_target: Target, policy: str, wanted: bool, server_drafts: bool, device_drafts: bool
 ) -> None:

@@ -49,13 +49,10 @@ def page(observing: Observing, path: str, headers: dict[str, str] | None = None)
 @pytest.mark.parametrize(
     ("changes", "startup", "ready", "alive"),
     [
-        (None, LOADS, LOADS, ""),
-        ({}, "", "", ""),
-        ({"draining": True}, "", DRAINS, ""),
-        ({"silent": 31.0}, "", SILENT, SILENT),
-        ({"stuck_seconds": 40.0}, "", STUCK, STUCK),
+        (None, LOADS, LOADS, ""), ({}, "", "", ""), ({"draining": True}, "", DRAINS, ""),
+        ({"silent": 31.0}, "", SILENT, SILENT), ({"stuck_seconds": 40.0}, "", STUCK, STUCK),
     ],
-)
+)  # fmt: skip
 def test_health(observing: Observing, changes: dict[str, Any] | None, startup: str, ready: str, alive: str) -> None:
     if changes is not None:
         lifecycle = SimpleNamespace(**{"draining": False, "stuck_seconds": 0.2, **changes})

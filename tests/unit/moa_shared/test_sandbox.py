@@ -146,16 +146,11 @@ def shown_of_chat_template(template: str) -> str:
 @pytest.mark.parametrize(
     "expression",
     [
-        "3 ** (10 ** 9)",
-        "messages | length ** (10 ** 9)",
-        "'a' * 10 ** 9",
-        "(10 ** 1000) * (10 ** 1000)",
-        "range(0, -(10 ** 30), -1) | list",
-        "''.__class__.__mro__",
-        "messages.append(1)",
+        "3 ** (10 ** 9)", "messages | length ** (10 ** 9)", "'a' * 10 ** 9", "(10 ** 1000) * (10 ** 1000)",
+        "range(0, -(10 ** 30), -1) | list", "''.__class__.__mro__", "messages.append(1)",
         "1 }}{% set ns = namespace() %}{% set ns._x = 1 %}{{ 1",
     ],
-)
+)  # fmt: skip
 def test_what_would_fill_the_memory_or_reach_out_of_a_template_is_refused(expression: str) -> None:
     with pytest.raises(jinja2.TemplateError, match=r"must not|OverflowError|not safe|unsafe|cannot|access"):
         shown_of_chat_template("{{ " + expression + " }}")
@@ -202,10 +197,8 @@ def split(pattern: dict[str, str], behaviour: str = "Isolated") -> dict[str, Any
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}, "out of vocabulary"),
         ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "."),
         ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}}, "byte pairs with a dropout"),
-        ({"normalizer": {"type": "Nothing"}}, "."),
-        ({"pre_tokenizer": split({"Regex": "("})}, "."),
-        ({"pre_tokenizer": split({"String": "a"}, "Sideways")}, "."),
-        ({"decoder": {"type": "CTC"}}, "its decoder CTC"),
+        ({"normalizer": {"type": "Nothing"}}, "."), ({"pre_tokenizer": split({"Regex": "("})}, "."),
+        ({"pre_tokenizer": split({"String": "a"}, "Sideways")}, "."), ({"decoder": {"type": "CTC"}}, "its decoder CTC"),
         ({"decoder": {"type": "Replace", "pattern": {"Regex": "a*"}, "content": ""}}, "its decoder Replace"),
         ({"decoder": []}, "."),
         ({"decoder": {"type": "Sequence", "decoders": [DOUBLES] * 3}}, "more than 4 times as long"),
@@ -222,14 +215,12 @@ def test_what_is_not_read_is_refused(change: dict[str, Any], why: str) -> None:
     "change",
     [
         {"normalizer": {"type": "Sequence", "normalizers": [DOUBLES] * 5}},
-        {"normalizer": {"type": "Prepend", "prepend": "a" * 16}},
-        {"pre_tokenizer": in_turn(*[BYTES] * 3)},
-        {"normalizer": {"type": "Sequence", "normalizers": [SPACES] * 17}},
-        {"normalizer": {"type": "Lowercase"}},
+        {"normalizer": {"type": "Prepend", "prepend": "a" * 16}}, {"pre_tokenizer": in_turn(*[BYTES] * 3)},
+        {"normalizer": {"type": "Sequence", "normalizers": [SPACES] * 17}}, {"normalizer": {"type": "Lowercase"}},
         {"pre_tokenizer": split({"Regex": r"\p{L}+"})},
         {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}},
     ],
-)
+)  # fmt: skip
 def test_what_may_take_long_is_not_bounded(change: dict[str, Any]) -> None:
     assert read().is_bounded
     assert not read(**change).is_bounded
@@ -260,16 +251,10 @@ _READ = read()
 @pytest.mark.parametrize(
     ("piece", "text", "expected"),
     [
-        ("Ġhi", " hi", b" hi"),
-        ("Ã", "�", b"\xc3"),
-        ("<0x0A>", "\n", b"\n"),
-        ("<0xC3>", "�", b"\xc3"),
-        ("<0x41>", "<0x41>", b"<0x41>"),
-        ("▁hi", "hi", b" hi"),
-        ("▁", "", b" "),
-        ("�", "�", "�".encode()),
+        ("Ġhi", " hi", b" hi"), ("Ã", "�", b"\xc3"), ("<0x0A>", "\n", b"\n"), ("<0xC3>", "�", b"\xc3"),
+        ("<0x41>", "<0x41>", b"<0x41>"), ("▁hi", "hi", b" hi"), ("▁", "", b" "), ("�", "�", "�".encode()),
     ],
-)
+)  # fmt: skip
 def test_the_bytes_of_a_token(piece: str, text: str, expected: bytes) -> None:
     assert token_bytes(piece, text) == expected
 

@@ -18,14 +18,9 @@ from tests.support.messages import raises
 
 cells = st.none() | st.floats(0.0, 999.0).map(lambda value: float(f"{value:.6g}"))
 rows = st.builds(
-    Row,
-    st.just(0.0),
-    cells,
-    cells,
-    cells,
-    st.none() | st.sampled_from([0.0, 0.01, 1.0]),
+    Row, st.just(0.0), cells, cells, cells, st.none() | st.sampled_from([0.0, 0.01, 1.0]),
     st.sampled_from(["", "reset"]),
-)
+)  # fmt: skip
 
 
 @given(st.lists(rows, min_size=1, max_size=20))
@@ -117,13 +112,11 @@ def test_a_trace_can_begin_in_the_middle_of_a_row(start_s: float, rows: tuple[Ro
     [
         ("12:blackhole:3", Event(12.0, EventKind.BLACKHOLE, 3.0)),
         ("1.5:hold:0.4:up", Event(1.5, EventKind.HOLD, 0.4, (Direction.UP,))),
-        ("0:blackhole:1:both", Event(0.0, EventKind.BLACKHOLE, 1.0)),
-        ("2:reset", Event(2.0, EventKind.RESET)),
-        ("3:refuse:2", Event(3.0, EventKind.REFUSE, 2.0)),
-        ("4:change:5g", Event(4.0, EventKind.CHANGE, profile="5g")),
+        ("0:blackhole:1:both", Event(0.0, EventKind.BLACKHOLE, 1.0)), ("2:reset", Event(2.0, EventKind.RESET)),
+        ("3:refuse:2", Event(3.0, EventKind.REFUSE, 2.0)), ("4:change:5g", Event(4.0, EventKind.CHANGE, profile="5g")),
         ("4:change:5g:2", Event(4.0, EventKind.CHANGE, 2.0, profile="5g")),
     ],
-)
+)  # fmt: skip
 def test_forms(text: str, event: Event) -> None:
     assert parse_timed_event(text) == event
 
@@ -131,15 +124,13 @@ def test_forms(text: str, event: Event) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("12", "names no event"),
-        ("x:reset", "'x' is not a number of seconds"),
+        ("12", "names no event"), ("x:reset", "'x' is not a number of seconds"),
         ("1:earthquake", "'earthquake' is not an event"),
         ("1:blackhole", "not of the form blackhole:SECONDS:DIRECTION"),
-        ("1:blackhole:2:sideways", "'sideways' is not a direction"),
-        ("1:reset:2", "not of the form reset"),
+        ("1:blackhole:2:sideways", "'sideways' is not a direction"), ("1:reset:2", "not of the form reset"),
         ("1:change", "incomplete"),
     ],
-)
+)  # fmt: skip
 def test_malformed_events_say_what_is_wrong(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse_timed_event(text)

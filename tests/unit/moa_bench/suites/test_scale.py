@@ -22,12 +22,8 @@ from netsim.core.link import Direction
 from netsim.profiles import parse
 
 LINKS = {
-    "rtt 0": Conditions(),
-    "5g": delayed(10, 10),
-    "4g": delayed(21, 19),
-    "150 ms": delayed(75),
-    "300 ms": delayed(150),
-}
+    "rtt 0": Conditions(), "5g": delayed(10, 10), "4g": delayed(21, 19), "150 ms": delayed(75), "300 ms": delayed(150),
+}  # fmt: skip
 PLAIN_MS = 49.85
 DEVICE = DraftingSettings("device")
 SEEDS = range(3)

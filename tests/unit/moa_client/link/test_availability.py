@@ -96,13 +96,10 @@ def test_time_passes_with_a_silent_stream(mode: Mode, seconds: float, then: Mode
 @pytest.mark.parametrize(
     ("mode", "is_progress", "is_back"),
     [
-        (Mode.SERVED, True, False),
-        (Mode.SILENT, True, True),
-        (Mode.SILENT, False, True),
-        (Mode.STALLED, True, True),
+        (Mode.SERVED, True, False), (Mode.SILENT, True, True), (Mode.SILENT, False, True), (Mode.STALLED, True, True),
         (Mode.STALLED, False, False),
     ],
-)
+)  # fmt: skip
 def test_a_frame_shows_that_the_server_is_back(mode: Mode, is_progress: bool, is_back: bool) -> None:
     availability = availability_in(mode)
     now = 1000.0 + (SILENCE_MS if mode is Mode.STALLED else LEAST_TIMEOUT_MS) + 1.0
@@ -121,15 +118,12 @@ def test_the_server_decides_again_when_it_returns(mode: Mode, is_answering: bool
 @pytest.mark.parametrize(
     ("mode", "broke", "is_expected", "then", "reaction"),
     [
-        (Mode.SERVED, False, True, Mode.OFFLINE, LOST),
-        (Mode.SERVED, True, True, Mode.SERVED, NOTHING),
+        (Mode.SERVED, False, True, Mode.OFFLINE, LOST), (Mode.SERVED, True, True, Mode.SERVED, NOTHING),
         (Mode.SERVED, False, False, Mode.SERVED, Reaction(events=TOLD)),
-        (Mode.SILENT, True, True, Mode.OFFLINE, NOTHING),
-        (Mode.STALLED, True, True, Mode.OFFLINE, NOTHING),
-        (Mode.SILENT, False, True, Mode.OFFLINE, NOTHING),
-        (Mode.OFFLINE, False, True, Mode.OFFLINE, NOTHING),
+        (Mode.SILENT, True, True, Mode.OFFLINE, NOTHING), (Mode.STALLED, True, True, Mode.OFFLINE, NOTHING),
+        (Mode.SILENT, False, True, Mode.OFFLINE, NOTHING), (Mode.OFFLINE, False, True, Mode.OFFLINE, NOTHING),
     ],
-)
+)  # fmt: skip
 def test_a_stream_is_lost(mode: Mode, broke: bool, is_expected: bool, then: Mode, reaction: Reaction) -> None:
     availability = availability_in(mode)
     assert availability.on_lost(GONE, broke=broke, is_expected=is_expected) == reaction
@@ -202,13 +196,11 @@ class TestWaking:
 @pytest.mark.parametrize(
     ("before", "step_ms", "after"),
     [
-        (LinkState.GOOD, 2.0, LinkState.SLOW),
-        (LinkState.GOOD, 3.0, LinkState.GOOD),
-        (LinkState.SLOW, 3.0, LinkState.SLOW),
-        (LinkState.SLOW, 4.0, LinkState.GOOD),
+        (LinkState.GOOD, 2.0, LinkState.SLOW), (LinkState.GOOD, 3.0, LinkState.GOOD),
+        (LinkState.SLOW, 3.0, LinkState.SLOW), (LinkState.SLOW, 4.0, LinkState.GOOD),
         (LinkState.OFFLINE, 2.0, LinkState.OFFLINE),
     ],
-)
+)  # fmt: skip
 def test_a_link_is_slow_when_a_round_trip_takes_many_steps(before: LinkState, step_ms: float, after: LinkState) -> None:
     availability = availability_in(Mode.SERVED)
     assert availability.monitor.rtt_ms == ROUND_TRIP_MS

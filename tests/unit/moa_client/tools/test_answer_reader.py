@@ -75,9 +75,7 @@ CASES: list[Case] = [
     (Hermes(), f"{BAD}\n{NOW} Done.", [TextPiece(BAD), *ONE, TextPiece(" Done.")]),
     (Hermes(), ODD, [CallPiece(0, "f", '{"a": "\N{REPLACEMENT CHARACTER}é", "b": -1.7976931348623157e+308}')]),
     *nones(
-        Hermes(),
-        "Write <tool_call> before it.",
-        '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
+        Hermes(), "Write <tool_call> before it.", '<tool_call>{"name": "get_weather", "parameters": {"city": "Pa',
         '<tool_call>{"name": "not a name", "arguments": {}}</tool_call>',
         '<tool_call>{"name": "now", "arguments": {"a": NaN}}</tool_call>',
         f'<tool_call>{{"name": "now", "arguments": {{"a": {"[" * 64}{"]" * 64}}}}}</tool_call>',
@@ -106,11 +104,8 @@ CASES: list[Case] = [
     *calls(Llama(), f"\n\n{OBJECT}\n", f"<|python_tag|>{OBJECT}"),
     (Llama(), f"{OBJECT};\n{OBJECT}", [*PARIS, CallPiece(1, "get_weather", '{"city": "Paris"}')]),
     *nones(
-        Llama(),
-        f"For example: {OBJECT}",
-        '{"name": "Bob", "parameters": {"age": 3}}',
-        '{"name": "get_weather", "parameters": [1]}',
-        "<|python_tag|>print(1)",
+        Llama(), f"For example: {OBJECT}", '{"name": "Bob", "parameters": {"age": 3}}',
+        '{"name": "get_weather", "parameters": [1]}', "<|python_tag|>print(1)",
     ),
     *calls(
         Harmony(),
@@ -126,7 +121,7 @@ CASES: list[Case] = [
         f'<|channel|>commentary<|message|>Ask.<|end|><|start|>assistant<|channel|>{TO_WEATHER}{{"city": "Paris"}}',
         [TextPiece("Ask."), *PARIS],
     ),
-]
+]  # fmt: skip
 
 
 def cuts() -> st.SearchStrategy[list[int]]:
@@ -210,12 +205,9 @@ def test_notations_of_their_own_are_read(calls: list[ToolCall], places: list[int
 
 @each_format
 @given(
-    text=model_texts(),
-    places=cuts(),
-    marks=st.sampled_from([None, *THINKINGS]),
-    is_open=st.booleans(),
+    text=model_texts(), places=cuts(), marks=st.sampled_from([None, *THINKINGS]), is_open=st.booleans(),
     drops_others=st.booleans(),
-)
+)  # fmt: skip
 def test_a_text_is_read_alike_in_all_pieces(
     form: ToolFormat, text: str, places: list[int], marks: Marks | None, is_open: bool, drops_others: bool
 ) -> None:
@@ -283,16 +275,12 @@ def test_calls_as_models_write_them_and_what_is_text(form: ToolFormat, text: str
 @pytest.mark.parametrize(
     ("schema", "written", "value"),
     [
-        ({"type": "string"}, "5", "5"),
-        ({"type": "number"}, "5", 5),
-        ({"type": "boolean"}, "True", True),
-        ({"type": ["string", "null"]}, "null", None),
-        ({"type": "array"}, '["a", 1]', ["a", 1]),
+        ({"type": "string"}, "5", "5"), ({"type": "number"}, "5", 5), ({"type": "boolean"}, "True", True),
+        ({"type": ["string", "null"]}, "null", None), ({"type": "array"}, '["a", 1]', ["a", 1]),
         ({"anyOf": [{"type": "object"}, {"type": "null"}]}, '{"a": "</parameter>"}', {"a": "</parameter>"}),
-        ({"enum": [1, 2]}, "1", 1),
-        ({}, "5", 5),
+        ({"enum": [1, 2]}, "1", 1), ({}, "5", 5),
     ],
-)
+)  # fmt: skip
 def test_values_of_qwen_are_read_by_the_schema(schema: object, written: str, value: object) -> None:
     tool = Tool("f", parameters={"type": "object", "properties": {"x": schema}})
     text = f"<tool_call>\n<function=f>\n<parameter=x>\n{written}\n</parameter>\n</function>\n</tool_call>"

@@ -137,9 +137,7 @@ LARGE = b" " * 10_000_000
         ("content-length: 8\r\n", b'{"a": 1}', 200, '{"members":1}'),
         # ten million bytes are announced, none of them comes; or all come, and the client can read why it was refused
         (
-            "content-length: 10000000\r\nexpect: 100-continue\r\n",
-            b"",
-            413,
+            "content-length: 10000000\r\nexpect: 100-continue\r\n", b"", 413,
             f"is longer than {MOST_BYTES} bytes. Send less.",
         ),
         ("content-length: 10000000\r\n", LARGE, 413, "request_too_large"),
@@ -151,7 +149,7 @@ LARGE = b" " * 10_000_000
         ),
     ],
     ids=["whole", "announced", "large", "chunked", "late", "cut", "deep", "bytes", "text", "list"],
-)
+)  # fmt: skip
 async def test_bodies_are_read_within_bounds(
     more: str, content: bytes, status: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -90,17 +90,14 @@ def test_a_file_says_what_was_written(tmp_path_factory: pytest.TempPathFactory, 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "is empty"),
-        ("[keys", "is not TOML"),
-        ("keys = 1", r"must hold tables \[keys.NAME\]"),
-        (f"[keys.a]\nsha256 = '{'0' * 63}'\n", "sha256 must be"),
-        (SOUND + "right = []\n", "right is not known"),
+        ("", "is empty"), ("[keys", "is not TOML"), ("keys = 1", r"must hold tables \[keys.NAME\]"),
+        (f"[keys.a]\nsha256 = '{'0' * 63}'\n", "sha256 must be"), (SOUND + "right = []\n", "right is not known"),
         (SOUND + "rights = ['fly']\n", "'fly' is not a valid Right"),
         (SOUND + "sessions = true\n", "sessions must be a whole number"),
         (SOUND + "expires = 'soon'\n", "expires must be a date"),
         (SOUND.replace("a]", "'a b']"), "cannot be the name of a key"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_used_says_why(path: Path, text: str, words: str) -> None:
     path.write_text(text)
     path.chmod(0o640)
@@ -303,13 +300,11 @@ def test_a_prompt_longer_than_a_minutes_worth_is_served_and_owed_for(clock: Cloc
 
 def test_addresses_have_no_ports_and_ipv6_counts_by_site() -> None:
     addresses = {
-        "ipv4:203.0.113.9:50123": "203.0.113.9",
-        "ipv6:%5B2001:db8:1:2:3:4:5:6%5D:50123": "2001:db8:1:2::/64",
-        "ipv6:[2001:db8:1:2::9]:50123": "2001:db8:1:2::/64",
-        "ipv6:%5Bfe80::1%25eth0%5D:50123": "fe80::/64",
+        "ipv4:203.0.113.9:50123": "203.0.113.9", "ipv6:%5B2001:db8:1:2:3:4:5:6%5D:50123": "2001:db8:1:2::/64",
+        "ipv6:[2001:db8:1:2::9]:50123": "2001:db8:1:2::/64", "ipv6:%5Bfe80::1%25eth0%5D:50123": "fe80::/64",
         "ipv6:%5B::ffff:203.0.113.9%5D:50123": "203.0.113.9",
         **{name: name for name in ("unix:/run/moa.sock", "ipv4:nonsense", "")},
-    }
+    }  # fmt: skip
     assert {peer: limits.address_of(peer) for peer in addresses} == addresses
 
 

@@ -94,15 +94,12 @@ def test_the_longest_known_context_decides(newest: list[int], after: dict[int, f
 @pytest.mark.parametrize(
     ("contexts", "counts", "tokens", "chances"),
     [
-        (CONTEXTS[:, :2], COUNTS, TOKENS, CHANCES),
-        (CONTEXTS[:3], COUNTS, TOKENS, CHANCES),
-        (CONTEXTS, COUNTS + 1, TOKENS, CHANCES),
-        (CONTEXTS, COUNTS, TOKENS[:-1], CHANCES),
-        (CONTEXTS, COUNTS, TOKENS - 2, CHANCES),
-        (CONTEXTS, COUNTS, TOKENS, CHANCES * 0),
+        (CONTEXTS[:, :2], COUNTS, TOKENS, CHANCES), (CONTEXTS[:3], COUNTS, TOKENS, CHANCES),
+        (CONTEXTS, COUNTS + 1, TOKENS, CHANCES), (CONTEXTS, COUNTS, TOKENS[:-1], CHANCES),
+        (CONTEXTS, COUNTS, TOKENS - 2, CHANCES), (CONTEXTS, COUNTS, TOKENS, CHANCES * 0),
         (CONTEXTS + (1 << 22), COUNTS, TOKENS, CHANCES),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_table_is_refused(contexts: Array, counts: Array, tokens: Array, chances: Array) -> None:
     with pytest.raises(ValueError):
         NgramTable(contexts, counts, tokens, chances)

@@ -56,15 +56,12 @@ def speculative_samples(sampling: Sampling, verify_with: Sampling) -> np.ndarray
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(1.0, seed=3),
-        Sampling(0.7, seed=4),
-        Sampling(1.0, top_k=4, seed=5),
-        Sampling(1.0, top_p=0.8, seed=6),
+        Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(1.0, top_k=4, seed=5), Sampling(1.0, top_p=0.8, seed=6),
         Sampling(1.0, min_p=0.2, seed=7),
         Sampling(1.0, top_p=0.95, seed=8, min_p=0.1, logit_bias=((3, 1.0), (0, -2.0))),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_samples_follow_the_processed_distribution(sampling: Sampling) -> None:
     chosen = speculative_samples(sampling, sampling)
     expected = np.exp(process_logits(adjusted(LOGITS[None], [0], sampling)[0], sampling))
@@ -126,15 +123,11 @@ def in_torch(logits: Rows, sampling: Sampling) -> Rows:
 
 @settings(max_examples=examples(300))
 @given(
-    st.sampled_from([1, 2, 30, 500, 4000]),
-    st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),
-    st.sampled_from([0, 1, 2, 20, 300, 1 << 20]),
-    st.sampled_from([1.0, 0.999, 0.9, 0.5, 1e-6]),
-    st.sampled_from([0.0, 1e-9, 0.02, 0.3, 1.0]),
-    st.sampled_from([0.0, 0.5, 3.0, 20.0]),
-    st.booleans(),
+    st.sampled_from([1, 2, 30, 500, 4000]), st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),
+    st.sampled_from([0, 1, 2, 20, 300, 1 << 20]), st.sampled_from([1.0, 0.999, 0.9, 0.5, 1e-6]),
+    st.sampled_from([0.0, 1e-9, 0.02, 0.3, 1.0]), st.sampled_from([0.0, 0.5, 3.0, 20.0]), st.booleans(),
     st.integers(0, 1 << 40),
-)
+)  # fmt: skip
 def test_choices_are_those_of_the_rule_to_the_bit(
     vocab: int, temperature: float, top_k: int, top_p: float, min_p: float, spread: float, coarse: bool, seed: int
 ) -> None:
@@ -151,14 +144,11 @@ def test_choices_are_those_of_the_rule_to_the_bit(
 @pytest.mark.parametrize(
     "sampling",
     [
-        Sampling(),
-        Sampling(1.0, seed=1),
-        Sampling(0.7, top_k=20, seed=2),
-        Sampling(1.3, top_p=0.9, seed=3),
+        Sampling(), Sampling(1.0, seed=1), Sampling(0.7, top_k=20, seed=2), Sampling(1.3, top_p=0.9, seed=3),
         Sampling(0.9, top_k=300, top_p=0.95, seed=4),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_choices_are_those_of_torch(sampling: Sampling, coarse: bool) -> None:
     """The texts of earlier versions, which computed the rule in torch, must not change."""
     logits = np.float32(3) * normal(400, 2000, seed=sampling.seed)
@@ -201,12 +191,9 @@ def test_the_least_temperature_still_chooses_by_logits_and_noise() -> None:
 
 
 @given(
-    st.sampled_from([0, 3, 40]),
-    st.sampled_from([0.3, 0.9, 0.9999]),
-    st.sampled_from([0.0, 0.05]),
-    st.integers(0, 999),
+    st.sampled_from([0, 3, 40]), st.sampled_from([0.3, 0.9, 0.9999]), st.sampled_from([0.0, 0.05]), st.integers(0, 999),
     st.floats(0.5, 4.0),
-)
+)  # fmt: skip
 def test_what_a_drafter_would_not_choose_comes_after_its_choice(
     top_k: int, top_p: float, min_p: float, seed: int, spread: float
 ) -> None:
@@ -276,17 +263,11 @@ def test_the_support_is_what_is_said() -> None:
 @pytest.mark.parametrize(
     ("name", "values"),
     [
-        ("temperature", [-0.1, math.nan, 1e-40, 0.9 * LEAST_TEMPERATURE]),
-        ("top_k", [-1]),
-        ("top_p", [0.0, 1.1]),
-        ("seed", [-1, 2**64]),
-        ("min_p", [-0.1, 1.1, math.nan]),
-        ("repeat_penalty", [0.0, -1.0, 1e9, math.nan]),
-        ("repeat_last_n", [-2, 2**31]),
-        ("presence_penalty", [2.1, math.nan]),
-        ("frequency_penalty", [-2.1, math.inf]),
+        ("temperature", [-0.1, math.nan, 1e-40, 0.9 * LEAST_TEMPERATURE]), ("top_k", [-1]), ("top_p", [0.0, 1.1]),
+        ("seed", [-1, 2**64]), ("min_p", [-0.1, 1.1, math.nan]), ("repeat_penalty", [0.0, -1.0, 1e9, math.nan]),
+        ("repeat_last_n", [-2, 2**31]), ("presence_penalty", [2.1, math.nan]), ("frequency_penalty", [-2.1, math.inf]),
     ],
-)
+)  # fmt: skip
 def test_values_outside_their_range_are_refused(name: str, values: list[float]) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=f"{name} is .*expected"):
@@ -315,14 +296,11 @@ def test_biases_that_are_no_such_are_refused(bias: list[tuple[int, float]], mess
     seed=st.integers(0, 1 << 20),
     share=st.sampled_from([0.0, 0.02, 0.1, 0.6, 1.0]),
     sampling=st.builds(
-        Sampling,
-        temperature=st.sampled_from([0.0, 0.7, 1.5]),
-        top_k=st.sampled_from([0, 1, 3]),
-        top_p=st.sampled_from([1.0, 0.9, 0.4]),
-        min_p=st.sampled_from([0.0, 0.1]),
+        Sampling, temperature=st.sampled_from([0.0, 0.7, 1.5]), top_k=st.sampled_from([0, 1, 3]),
+        top_p=st.sampled_from([1.0, 0.9, 0.4]), min_p=st.sampled_from([0.0, 0.1]),
         logit_bias=st.sampled_from([(), ((3, 2.0), (70, -1.0))]),
     ),
-)
+)  # fmt: skip
 def test_a_choice_among_allowed_tokens_is_that_among_all_if_the_others_were_impossible(
     seed: int, share: float, sampling: Sampling
 ) -> None:

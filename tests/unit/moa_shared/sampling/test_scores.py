@@ -153,16 +153,14 @@ def test_what_is_no_constraint_is_refused(kind: ConstraintKind, text: str, messa
 @pytest.mark.parametrize(
     ("generation", "expected"),
     [
-        ({}, {}),
-        ({"_from_model_config": True, "eos_token_id": 2, "transformers_version": "4.42.3"}, {}),
+        ({}, {}), ({"_from_model_config": True, "eos_token_id": 2, "transformers_version": "4.42.3"}, {}),
         ({"do_sample": True, "temperature": 0.6, "top_p": 0.9}, {"temperature": 0.6, "top_p": 0.9}),
         ({"temperature": 1, "top_k": 20.0, "min_p": None}, {"temperature": 1.0, "top_k": 20}),
-        ({"top_k": -1}, {"top_k": 0}),
-        ({"repetition_penalty": 1.05}, {"repeat_penalty": 1.05, "repeat_last_n": -1}),
+        ({"top_k": -1}, {"top_k": 0}), ({"repetition_penalty": 1.05}, {"repeat_penalty": 1.05, "repeat_last_n": -1}),
         ({"repetition_penalty": 1.1, "repeat_last_n": 64}, {"repeat_penalty": 1.1, "repeat_last_n": 64}),
         ({"do_sample": False, "temperature": 0.6}, {"temperature": 0.0}),
     ],
-)
+)  # fmt: skip
 def test_what_a_model_says_about_sampling(generation: dict[str, Any], expected: dict[str, Any]) -> None:
     assert sampling_defaults(generation) == expected
 

@@ -29,15 +29,12 @@ GOOD: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}, {"role": 
 @pytest.mark.parametrize(
     ("bad", "reason"),
     [
-        ("", "empty"),
-        ("{", "not JSON"),
-        ("[1]", "not an object"),
-        ('{"messages": []}', "without messages"),
+        ("", "empty"), ("{", "not JSON"), ("[1]", "not an object"), ('{"messages": []}', "without messages"),
         ('{"messages": [{"role": "robot", "content": "a"}]}', "with an unknown role"),
         ('{"messages": [{"role": "user", "content": 5}]}', "with a message that is not text"),
         ('{"messages": [{"role": "user", "content": "  "}]}', "without a user's message"),
     ],
-)
+)  # fmt: skip
 def test_bad_rows_are_counted_by_their_reason(tmp_path: Path, bad: str, reason: str) -> None:
     counts, path = RowCounts(), tmp_path / "f"
     path.write_text("\n".join([json.dumps(GOOD), bad, json.dumps(GOOD)]))

@@ -39,15 +39,12 @@ def link(**conditions: object) -> LinkModel:
 @pytest.mark.parametrize(
     ("spec", "mean", "deviation"),
     [
-        (FOUR_G, 25.75, 15.4),
-        (replace(FOUR_G, truncation=Truncation.CLAMP), 22.3, 16.8),
-        (replace(FOUR_G, truncation=Truncation.PRESERVE_MEAN), 21.0, 13.9),
-        (FIVE_G, 12.9, 7.9),
-        (replace(FIVE_G, truncation=Truncation.CLAMP), 10.8, 8.7),
-        (replace(FOUR_G, scale=0.5), 25.75 / 2, 15.4 / 2),
+        (FOUR_G, 25.75, 15.4), (replace(FOUR_G, truncation=Truncation.CLAMP), 22.3, 16.8),
+        (replace(FOUR_G, truncation=Truncation.PRESERVE_MEAN), 21.0, 13.9), (FIVE_G, 12.9, 7.9),
+        (replace(FIVE_G, truncation=Truncation.CLAMP), 10.8, 8.7), (replace(FOUR_G, scale=0.5), 25.75 / 2, 15.4 / 2),
         (DelaySpec(7.0), 7.0, 0.0),
     ],
-)
+)  # fmt: skip
 def test_effective_moments_are_the_published_ones_and_those_of_draws(
     spec: DelaySpec, mean: float, deviation: float
 ) -> None:
@@ -64,12 +61,9 @@ def reference(spec: DelaySpec) -> stats.rv_continuous:
 
 
 @given(
-    mean=st.floats(0.0, 500.0),
-    deviation=st.floats(0.01, 200.0),
-    truncation=st.sampled_from(Truncation),
-    x=st.floats(-6.0, 6.0),
-    step=st.floats(0.0, 3.0),
-)
+    mean=st.floats(0.0, 500.0), deviation=st.floats(0.01, 200.0), truncation=st.sampled_from(Truncation),
+    x=st.floats(-6.0, 6.0), step=st.floats(0.0, 3.0),
+)  # fmt: skip
 def test_quantiles_rise_and_are_those_of_a_truncated_normal_distribution(
     mean: float, deviation: float, truncation: Truncation, x: float, step: float
 ) -> None:
@@ -207,11 +201,9 @@ def test_a_ramp_goes_from_one_to_the_other() -> None:
 
 @given(
     rates=st.lists(st.sampled_from([0.0, 1e4, 1e5, 1e6]), min_size=1, max_size=6),
-    holds=st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.01, 2.0)), max_size=3),
-    start=st.floats(0.0, 6.0),
-    bits=st.floats(1.0, 1e6),
-    more=st.floats(0.0, 1e6),
-)
+    holds=st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.01, 2.0)), max_size=3), start=st.floats(0.0, 6.0),
+    bits=st.floats(1.0, 1e6), more=st.floats(0.0, 1e6),
+)  # fmt: skip
 def test_more_bits_never_finish_earlier(
     rates: list[float], holds: list[tuple[float, float]], start: float, bits: float, more: float
 ) -> None:
