@@ -89,9 +89,6 @@ async def test_a_loop_of_tools_with_anthropic() -> None:
     assert all(words in told for words in ("I look.", "<tool_response>", "noon"))
 
 
-# ---------------------------------------------------------------- ollama
-
-
 async def test_a_chat_whole_and_as_a_stream() -> None:
     async with ollama(saying(*WORDS, finish=Finish.MAX_TOKENS)) as (client, source):
         whole = await client.chat("default", messages=HI, options={"num_predict": 3})

@@ -153,8 +153,6 @@ async def _until(known: Sequence[str], replicas: int) -> list[str]:
         await asyncio.sleep(0.5)  # between looks
 
 
-# ---------------------------------------------------------------- two nodes, here of this machine
-
 NODES = "127.0.0.2", "127.0.0.3"  # for 127.0.0.1 Ray would take the machine's own address
 
 

@@ -4,9 +4,7 @@ call, and what is open goes on.
 
 import asyncio
 import socket
-import ssl
 import struct
-import warnings
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -336,12 +334,6 @@ async def test_certificates_that_are_not_accepted(
     )
 
 
-async def test_a_client_without_tls_at_a_port_of_tls(target: Target, authority: Authority, tmp_path: Path) -> None:
-    async with tls_server(target, tmp_path, authority.issue()) as running:
-        assert "it speaks TLS only, or no gRPC, or has no room" in await refusal(running.port, Security())
-        assert running.host.admission.connections.made == 0
-
-
 async def test_clients_that_must_show_a_certificate(
     target: Target, authority: Authority, trusted: Path, tmp_path: Path
 ) -> None:
@@ -406,20 +398,3 @@ async def test_a_renewed_authority(target: Target, authority: Authority, trusted
             await link.describe()
         finally:
             await link.close()
-
-
-async def test_tls_below_1_2_is_refused(target: Target, authority: Authority, tmp_path: Path) -> None:
-    async with tls_server(target, tmp_path, authority.issue()) as running:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-        context.maximum_version = ssl.TLSVersion.TLSv1_2
-        _, writer = await asyncio.open_connection("127.0.0.1", running.port, ssl=context)
-        assert writer.get_extra_info("ssl_object").version() == "TLSv1.2"
-        writer.transport.abort()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)
-            context.minimum_version = ssl.TLSVersion.TLSv1
-            context.maximum_version = ssl.TLSVersion.TLSv1_1
-        context.set_ciphers("ALL:@SECLEVEL=0")
-        with pytest.raises((ssl.SSLError, ConnectionError)):
-            await asyncio.open_connection("127.0.0.1", running.port, ssl=context)

@@ -26,20 +26,8 @@ from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 
 from netsim import LinkHandle, open_link
+from tests.net import client_talk
 from tests.net.client_device import device, stepper
-from tests.net.client_talk import (
-    GREEDY,
-    SETTINGS,
-    WAITING,
-    Screen,
-    Servers,
-    once,
-    server_at,
-    slow_device,
-    talking,
-    talking_to,
-    watch,
-)
 from tests.net.server_peer import PROMPT, make_host, plain_text, serving, until
 from tests.support.certificates import Authority
 from tests.support.messages import says
@@ -89,11 +77,11 @@ async def test_a_write_that_meets_the_end_does_not_hide_the_servers_reason() -> 
 
 
 async def test_a_signal_in_an_answer_says_goodbye_first(target: Target, server: RunningServer) -> None:
-    async with talking(f"127.0.0.1:{server.port}", device(target, "none")) as engine:
+    async with client_talk.talking(f"127.0.0.1:{server.port}", device(target, "none")) as engine:
 
         async def converse() -> None:
             async with leaving_on_signals(engine.connection.leave):
-                answer = engine.ask(PROMPT, SETTINGS)
+                answer = engine.ask(PROMPT, client_talk.SETTINGS)
                 await anext(answer)
                 os.kill(os.getpid(), signal.SIGTERM)
                 await asyncio.Event().wait()
@@ -112,12 +100,12 @@ CUTS: dict[str, Callable[[LinkHandle], Awaitable[object]]] = {
 @pytest.mark.parametrize(("how", "name"), [("cut", "chain of N = 1"), *((how, "tree") for how in CUTS)])
 async def test_a_link_that_is_lost_in_an_answer(target: Target, how: str, name: str) -> None:
     """The memory of what was verified comes again, and the text is the target's."""
-    screen = Screen()
+    screen = client_talk.Screen()
     host = make_host(target, stepper=stepper(target, int(name.endswith("N = 1"))))
     async with (
         serving(host) as running,
         open_link("perfect", upstream=f"127.0.0.1:{running.port}") as link,
-        talking(link.target, slow_device(target, name), WAITING) as engine,
+        client_talk.talking(link.target, client_talk.slow_device(target, name), client_talk.WAITING) as engine,
     ):
 
         async def lose_and_heal(event: Event) -> None:
@@ -128,19 +116,22 @@ async def test_a_link_that_is_lost_in_an_answer(target: Target, how: str, name: 
                 screen.cuts = 2
                 await link.heal()
 
-        await watch(engine, screen, on_event=lose_and_heal)
-    assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
+        await client_talk.watch(engine, screen, on_event=lose_and_heal)
+    assert screen.text == plain_text(target, PROMPT, client_talk.SETTINGS)[0]
     assert screen.cuts
     assert "cut" not in how or LinkState.OFFLINE in screen.states
 
 
 async def test_connections_that_grow_old_cost_no_word(target: Target) -> None:
     host = make_host(target, stepper=stepper(target, 0), connection_age_seconds=0.5, connection_age_grace_seconds=0.2)
-    async with serving(host) as running, talking(f"127.0.0.1:{running.port}", slow_device(target)) as engine:
+    async with (
+        serving(host) as running,
+        client_talk.talking(f"127.0.0.1:{running.port}", client_talk.slow_device(target)) as engine,
+    ):
         while engine.connection.stream_number < 4:
-            screen = Screen()
-            await watch(engine, screen)
-            assert screen.text == plain_text(target, PROMPT, SETTINGS)[0]
+            screen = client_talk.Screen()
+            await client_talk.watch(engine, screen)
+            assert screen.text == plain_text(target, PROMPT, client_talk.SETTINGS)[0]
             engine.rewind(0)
 
 
@@ -149,19 +140,19 @@ FORMED = AnswerSettings(Sampling(1.0, seed=3, constraint=FORM), max_tokens=90)
 
 
 @pytest.mark.parametrize("count", [1, 2])
-async def test_where_none_has_the_library_the_question_is_refused(target: Target, servers: Servers, count: int) -> None:
+async def test_where_none_has_the_library_the_question_is_refused(
+    target: Target, servers: client_talk.Servers, count: int
+) -> None:
     for number in range(count):
         await servers.start(str(number))
-    async with talking_to(servers.links(), device(target, "none")) as (_, engine):
+    async with client_talk.talking_to(servers.links(), device(target, "none")) as (_, engine):
         for _ in range(2):  # before a stream is open, and after
             with says(NoFormsError, "cannot hold answers to a form. Ask for text, or have its operator"):
-                await watch(engine, Screen(), PROMPT, FORMED)
-            screen = Screen()
-            await watch(engine, screen, [9, 9, 4], GREEDY)  # the conversation goes on
+                await client_talk.watch(engine, client_talk.Screen(), PROMPT, FORMED)
+            screen = client_talk.Screen()
+            await client_talk.watch(engine, screen, [9, 9, 4], client_talk.GREEDY)  # the conversation goes on
             assert screen.text
 
-
-# ---------------------------------------------------------------- names with several addresses
 
 NAME = "fleet.test"
 Say = Callable[..., None]
@@ -192,10 +183,10 @@ def hosts(link: Fleet) -> list[str]:
 
 
 def named(port: int, security: Security | None = None) -> Server:
-    return server_at(f"{NAME}:{port}", security or Security(insecure=True))
+    return client_talk.server_at(f"{NAME}:{port}", security or Security(insecure=True))
 
 
-async def start_two(servers: Servers, **settings: Any) -> int:
+async def start_two(servers: client_talk.Servers, **settings: Any) -> int:
     port = (await servers.start("one", host="127.0.0.1", **settings)).port
     await servers.start("two", host="127.0.0.2", port=port, **settings)
     return port
@@ -203,12 +194,12 @@ async def start_two(servers: Servers, **settings: Any) -> int:
 
 @pytest.mark.parametrize("renewed", [False, True], ids=["one is lost", "all have other addresses afterwards"])
 async def test_an_answer_goes_on_at_another_address_of_the_name(
-    target: Target, servers: Servers, dns: Say, renewed: bool
+    target: Target, servers: client_talk.Servers, dns: Say, renewed: bool
 ) -> None:
     port = await start_two(servers)
     dns("127.0.0.1", "127.0.0.2")
-    screen = Screen()
-    async with talking_to([named(port)], slow_device(target)) as (link, engine):
+    screen = client_talk.Screen()
+    async with client_talk.talking_to([named(port)], client_talk.slow_device(target)) as (link, engine):
         assert hosts(link) == ["127.0.0.1", "127.0.0.2"]
         dialer = engine.connection.dialer
 
@@ -221,8 +212,8 @@ async def test_an_answer_goes_on_at_another_address_of_the_name(
             for name in ("one", "two"):
                 await servers.stop(name)
 
-        await watch(engine, screen, PROMPT, SETTINGS, once(screen, lose))
-        assert (screen.cuts, screen.text) == (1, plain_text(target, PROMPT, SETTINGS)[0])
+        await client_talk.watch(engine, screen, PROMPT, client_talk.SETTINGS, client_talk.once(screen, lose))
+        assert (screen.cuts, screen.text) == (1, plain_text(target, PROMPT, client_talk.SETTINGS)[0])
         [left] = servers.running
         address = f"127.0.0.{1 + ['one', 'two', 'three'].index(left)}"
         assert dialer.server.label == f"{NAME} ({address}:{port})"
@@ -231,7 +222,9 @@ async def test_an_answer_goes_on_at_another_address_of_the_name(
         await until(lambda: hosts(link) == (["127.0.0.3"] if renewed else ["127.0.0.1", "127.0.0.2"]))
 
 
-async def test_a_certificate_for_the_address_alone_is_refused(servers: Servers, dns: Say, tmp_path: Path) -> None:
+async def test_a_certificate_for_the_address_alone_is_refused(
+    servers: client_talk.Servers, dns: Say, tmp_path: Path
+) -> None:
     """Whoever answers at an address that DNS gives must be the one that the user named."""
     authority = Authority()
     certificate, key = authority.issue("other.test", ("other.test", "127.0.0.1", "127.0.0.2")).write(tmp_path)

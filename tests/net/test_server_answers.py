@@ -107,20 +107,6 @@ async def test_memory_rows_are_those_of_the_verified_tokens(
     assert sum(frame.count for frame in peer.memory) == stop  # each row once
 
 
-async def test_the_state_for_reused_layers_is_a_plane_of_its_own(channel: grpc.aio.Channel, target: Target) -> None:
-    peer = Peer(channel)
-    await peer.open(reused_state=True)
-    await peer.ask(PROMPT, GREEDY)
-    await answer_in_rounds(peer, plain_text(target, PROMPT, GREEDY)[0], random.Random(5), trees=True)
-    stop = len(peer.tokens) - 1
-    held = await peer.rows(stop, pb.PLANE_REUSED_STATE)
-    await peer.rows(stop)
-    state = target.forward(target.new_cache(), peer.tokens, want_state_layer=STATE_LAYER).state
-    assert state is not None
-    for position in range(stop):
-        assert np.abs(row_of(held[position], position, target.hidden_size) - state[position]).max() < 0.05
-
-
 @pytest.mark.parametrize("run_ahead", [False, True])
 async def test_a_resume_continues_without_reading_again(
     server: RunningServer, channel: grpc.aio.Channel, target: Target, run_ahead: bool
@@ -162,8 +148,6 @@ async def test_a_long_standalone_run_is_verified_a_few_nodes_at_a_time(target: T
     assert sum(verdict.accepted for verdict in peer.verdicts) == 8 * 11 + 1  # each time with the bonus token
     assert sum(verdict.drafted for verdict in peer.verdicts) == 8 * 12
 
-
-# ---------------------------------------------------------------- the server's own drafts: faster, never another text
 
 ASKED = [5, 9, 11, 40]
 LONGER = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
@@ -349,9 +333,6 @@ async def test_what_a_form_forces_is_drafted_only_where_drafts_of_the_server_are
     assert drafted == text
     # A drafter that is always right knows the rest too, once the form has left it no other tokens.
     assert sum(each.accepted for each in with_drafter) > max(by_form, 0.8 * len(text))
-
-
-# ---------------------------------------------------------------- Generate: the plain API
 
 
 async def test_describe_says_what_is_served(channel: grpc.aio.Channel) -> None:

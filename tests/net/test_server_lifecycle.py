@@ -151,9 +151,6 @@ async def test_answers_beyond_end_of_text_are_the_operators_to_allow(target: Tar
         assert await generate(channel, PROMPT, AnswerSettings(max_tokens=3))
 
 
-# ---------------------------------------------------------------- failures
-
-
 async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> None:
     """Its memory does not fit into the buffers on the way, so that a write to it blocks, and it is detached."""
     prompt = [(7 * index) % VOCAB for index in range(150)]
@@ -173,9 +170,6 @@ async def test_a_client_that_does_not_read_holds_up_nobody(target: Target) -> No
         await good.open()
         assert await good.answer(PROMPT, settings, in_rounds=True) == plain_text(target, PROMPT, settings)[0]
         await until(lambda: running.host.services.registry.detached == 1)
-
-
-# ---------------------------------------------------------------- health and the end
 
 
 class HangingStepper(Stepper):

@@ -94,8 +94,6 @@ async def test_a_client_that_has_lost_its_token_finds_its_text(stepper: Watching
         assert stepper.fed - before < PAGE
 
 
-# ---------------------------------------------------------------- two servers
-
 LONG = AnswerSettings(max_tokens=30, ignore_end_of_text=True)
 READ_MS = 500.0  # a page is dearer than any round trip, however busy the machine
 

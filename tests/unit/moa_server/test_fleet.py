@@ -153,8 +153,6 @@ def test_a_replica_that_serves_something_else_is_refused_by_name(fleet: Coordina
     assert fleet.beat(report(1), {}).others == ()
 
 
-# ---------------------------------------------------------------- what a caller may take in a minute
-
 LIMIT = 600  # a minute
 
 
@@ -209,9 +207,6 @@ def test_without_the_book_each_lets_an_even_share_through() -> None:
     # The two that had no caller before begin with their even share.
     assert sum(replicas.took) == pytest.approx(LIMIT + 2 * LIMIT / 3, rel=0.05)
     assert replicas.took[0] == pytest.approx(LIMIT / 3, rel=0.05)
-
-
-# ---------------------------------------------------------------- how many replicas
 
 
 def test_how_many_replicas_serve_is_told_to_run() -> None:

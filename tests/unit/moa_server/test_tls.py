@@ -22,20 +22,9 @@ from cryptography.hazmat.primitives.serialization import (
     PrivateFormat,
     load_pem_private_key,
 )
-from moa_server import setting_up
+from moa_server import setting_up, tls
 from moa_server.setting_up import SetupFolder, renew, set_up
 from moa_server.settings import ServerSettings
-from moa_server.tls import (
-    AUTHORITY_DAYS,
-    SERVER_DAYS,
-    CertificateFiles,
-    ServerCertificate,
-    TlsListener,
-    files_of,
-    names_in,
-    parse_certificates,
-    read_certificate,
-)
 from moa_shared.errors import ConfigError, MoaError, NotFoundError
 from structlog.testing import capture_logs
 
@@ -46,11 +35,11 @@ AUTHORITY, CERT, KEY = Authority(), Path("c"), Path("k")
 GOOD = AUTHORITY.issue(names=("gpu.example", "10.0.0.1"))
 
 
-def read(folder: Path, pair: Pair = GOOD, client_ca: bytes | None = None) -> ServerCertificate:
+def read(folder: Path, pair: Pair = GOOD, client_ca: bytes | None = None) -> tls.ServerCertificate:
     authorities = folder / "clients.pem" if client_ca is not None else None
     if authorities is not None and client_ca is not None:
         put(authorities, client_ca)
-    return read_certificate(CertificateFiles(*pair.write(folder), authorities), datetime.now(UTC))
+    return tls.read_certificate(tls.CertificateFiles(*pair.write(folder), authorities), datetime.now(UTC))
 
 
 def locked(pair: Pair) -> bytes:
@@ -91,7 +80,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
     def check(words: str, *files: Path) -> None:
         with raises(MoaError, words):
-            read_certificate(CertificateFiles(*files), datetime.now(UTC))
+            tls.read_certificate(tls.CertificateFiles(*files), datetime.now(UTC))
 
     check("There is no file TMP/none.pem. Check --tls-cert.", none, key)
     check("There is no file TMP/none.pem. Check --tls-key.", certificate, none)
@@ -110,25 +99,25 @@ def test_settings_that_expose_a_server_or_are_half_of_a_certificate() -> None:
         (ServerSettings(host=""), "On all addresses, conversations would cross the network without encryption."),
     ):
         with pytest.raises(ConfigError, match=words):
-            files_of(settings)
+            tls.files_of(settings)
 
 
 def test_settings_that_expose_nobody() -> None:
     for host in ("localhost", "127.9.9.9", "::1"):
-        assert files_of(ServerSettings(host=host)) is None
-    assert files_of(ServerSettings(host="0.0.0.0", insecure=True)) is None
-    assert files_of(ServerSettings(host="0.0.0.0", tls_cert=CERT, tls_key=KEY)) == CertificateFiles(CERT, KEY)
+        assert tls.files_of(ServerSettings(host=host)) is None
+    assert tls.files_of(ServerSettings(host="0.0.0.0", insecure=True)) is None
+    assert tls.files_of(ServerSettings(host="0.0.0.0", tls_cert=CERT, tls_key=KEY)) == tls.CertificateFiles(CERT, KEY)
 
 
 REFUSED = "certificate not renewed; the former one stays in force"
 
 
-class Watched(TlsListener):
+class Watched(tls.TlsListener):
     """A certificate in a folder, and the time as a test wants it."""
 
     def __init__(self, folder: Path, days: float = 20.0) -> None:
         self.now = datetime.now(UTC)
-        super().__init__(CertificateFiles(*Authority().issue(days=days).write(folder)), lambda: self.now)
+        super().__init__(tls.CertificateFiles(*Authority().issue(days=days).write(folder)), lambda: self.now)
 
 
 def events(entries: list[MutableMapping[str, Any]]) -> list[str]:
@@ -195,7 +184,7 @@ def folder(tmp_path: Path) -> SetupFolder:
 
 
 def read_of_setting_up(path: Path) -> x509.Certificate:
-    return parse_certificates(path.read_bytes(), path)[0]
+    return tls.parse_certificates(path.read_bytes(), path)[0]
 
 
 def handshake(folder: SetupFolder, host: str, authority: Path | None = None) -> str:
@@ -230,8 +219,8 @@ def test_the_server_is_known_by_each_of_its_names_and_nobody_else_is_taken_for_i
     authority, server = read_of_setting_up(folder.authority.certificate), read_of_setting_up(folder.server.certificate)
     limits = authority.extensions.get_extension_for_class(x509.BasicConstraints)
     assert (limits.critical, limits.value.ca, limits.value.path_length) == (True, True, 0)
-    assert authority.not_valid_after_utc - NOW > timedelta(AUTHORITY_DAYS - 1)
-    assert timedelta(SERVER_DAYS - 1) < server.not_valid_after_utc - NOW <= timedelta(SERVER_DAYS)
+    assert authority.not_valid_after_utc - NOW > timedelta(tls.AUTHORITY_DAYS - 1)
+    assert timedelta(tls.SERVER_DAYS - 1) < server.not_valid_after_utc - NOW <= timedelta(tls.SERVER_DAYS)
     assert not server.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
 
 
@@ -276,7 +265,7 @@ def test_a_renewed_certificate_is_of_the_same_authority_and_key(folder: SetupFol
     assert read_of_setting_up(folder.server.certificate).not_valid_after_utc == until + timedelta(minutes=30)
     assert stat.S_IMODE(folder.server.certificate.stat().st_mode) == 0o600
     renew(folder, ["new.example"], NOW)
-    assert names_in(read_of_setting_up(folder.server.certificate)) == ("new.example",)
+    assert tls.names_in(read_of_setting_up(folder.server.certificate)) == ("new.example",)
 
 
 def test_what_cannot_be_renewed(folder: SetupFolder, tmp_path: Path) -> None:

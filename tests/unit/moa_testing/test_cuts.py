@@ -160,9 +160,6 @@ async def test_a_defect_ends_the_answer(
     assert "ValueError: a defect" in caplog.text
 
 
-# ---------------------------------------------------------------- a companion
-
-
 def companion(world: World, right: float) -> Device:
     world.right = right
     return device(world.drafter(Companion))
@@ -239,8 +236,6 @@ async def test_a_server_with_another_vocabulary_is_named_once_and_the_companion_
         ]
     )
 
-
-# ---------------------------------------------------------------- programs that end
 
 OPTIONS = AnswerOptions(temperature=0.7, seed=1, max_tokens=20)
 QUESTIONS = {"first": [3, 1, 2], "second": [9, 9], "third": [7, 1]}

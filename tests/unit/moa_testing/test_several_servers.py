@@ -128,9 +128,6 @@ async def test_an_open_names_no_session_of_another_server(world: World) -> None:
     assert not any(token for _, token in opens)
 
 
-# ---------------------------------------------------------------- servers that name others
-
-
 @pytest.mark.parametrize("how", ["drains", "is killed", "is cut off", "is full"])
 @simulated
 async def test_an_answer_goes_on_at_a_server_that_the_lost_one_has_named(world: World, how: str) -> None:
@@ -185,9 +182,6 @@ async def test_a_client_hears_of_replicas_that_come_later(world: World) -> None:
     await asyncio.sleep(fleet_module.LOOK_SECONDS)
     await chat.ask()
     assert server.named == (world.address("two"),)
-
-
-# ---------------------------------------------------------------- a server of another model, or of another arithmetic
 
 
 def replaced_by_another(world: World) -> Any:
@@ -262,8 +256,6 @@ async def test_an_answer_that_continues_in_another_arithmetic_says_so(world: Wor
     assert not (await chat.ask()).of(ExecutionChanged)  # the next answer begins on it
 
 
-# ---------------------------------------------------------------- a server of another drafter
-
 FIRST, SECOND = (pb.Drafter(name=name, fingerprint=name.encode() * 32) for name in "ab")
 OTHER_DRAFTER = snapshot(
     "The server has another drafter now: it answers without this device's drafts until this device has that one."
@@ -317,9 +309,6 @@ async def test_the_other_drafter_is_fetched_meanwhile_and_drafts_from_the_next_q
     offer(world, FIRST, SECOND)  # it is refused no more
     await chat.attend(lambda: LinkState.GOOD in after.states[-1:])
     assert not told(after)
-
-
-# ---------------------------------------------------------------- servers that make clients wait
 
 
 @pytest.fixture

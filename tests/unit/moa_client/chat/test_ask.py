@@ -71,9 +71,6 @@ async def test_the_second_interrupt_does_not_wait_for_the_server() -> None:
     assert (abandoned.is_set(), cleaned_up.is_set()) == (True, True)
 
 
-# ---------------------------------------------------------------- one question after another
-
-
 class Conversation(Subscription):
     """Tells these events of the answer, and these updates as they are, after each question, all at once."""
 

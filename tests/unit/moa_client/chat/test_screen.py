@@ -121,9 +121,6 @@ def test_whatever_happened_the_screen_shows_the_text(steps: list[tuple[str, str,
     assert terminal.text() == shown(committed + (provisional if steps else ""))
 
 
-# ---------------------------------------------------------------- after the answer
-
-
 class Chat(Terminal):
     """Answers that ended without the server, with a prompt below them."""
 
@@ -223,8 +220,6 @@ def test_what_was_wrong_is_said_again_to_its_end(committed: str, guesses: list[s
     last = shown(committed + rest + "!", 40).rpartition("\n")[2]
     assert "".join(terminal.text().split()).endswith("".join(last.split()))
 
-
-# ---------------------------------------------------------------- a page, with a prompt below it
 
 SIZE = (70, 12)
 WORDS = ["sure ", "guessed ", "wrong ", "right ", "more"]

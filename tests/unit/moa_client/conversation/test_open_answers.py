@@ -125,8 +125,6 @@ def test_what_was_decided_of_answers_that_are_rewound_is_not_told() -> None:
     assert answers.conversation.tokens == [*PROMPT, 7]
 
 
-# ---------------------------------------------------------------- any order of events
-
 VOCAB, END, FIRST_TURN = 1000, 10, 100  # every question is one token from FIRST_TURN on
 
 

@@ -278,9 +278,6 @@ def test_a_device_that_is_always_held_up_notices_a_lost_link_all_the_same() -> N
         assert hold_ups == MOST_HOLD_UPS + 1
 
 
-# ---------------------------------------------------------------- machines and links that jitter
-
-
 def losses(delay_ms: Callable[[], float], gap_ms: Callable[[], float], seconds: int, monitor: LinkMonitor) -> int:
     """How often the timer runs out while a server that is alive sends frames and answers beats, one after the other."""
     lost, was_lost = 0, False

@@ -152,6 +152,7 @@ NOW = 100.0
         ([READS, replace(NEAR, load=0.7)], [1, 0]),
         ([READS, replace(NEAR, load=0.9)], [0, 1]),
         ([READS, FAR], [0, 1]),
+        ([replace(READS, load=0.7), FAR], [1, 0]),  # its load delays what it reads, too
         ([replace(READS, read_ms=0.0), FAR], [0, 1]),  # an older version that does not say how fast it reads
         ([replace(NEAR, avoid_until=NOW + 2), replace(FAR, avoid_until=NOW + 1)], [1, 0]),
     ],

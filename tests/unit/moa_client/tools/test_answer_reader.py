@@ -332,8 +332,6 @@ def test_text_comes_as_it_is_written_and_a_call_with_its_closing_mark() -> None:
     assert AnswerReader().push("a\n\n") == [TextPiece("a\n\n")]  # nothing can come that drops the space
 
 
-# ------------------------------------------------------------ on a surface
-
 OPENED = ReasoningMarks(TAGS.openings, TAGS.closings, opened=("", "high"))
 CHANNELS = ReasoningMarks(HARMONY.openings, HARMONY.closings, True, HARMONY.others)
 

@@ -84,8 +84,6 @@ def test_marks_that_are_special_tokens_are_these_tokens(form: ToolFormat, marks:
     assert check_calls(form, text) == ["now"]
 
 
-# ------------------------------------------------------------ reasoning
-
 HARMONY, _, _, TAGS = THINKINGS
 _MARKS = ("<think>", "</think>", "<|channel|>", "<|message|>", "<|end|>", "<|start|>", "<|channel>", "<channel|>")
 _TOKENS = ByteTokens([mark.encode() for mark in _MARKS])

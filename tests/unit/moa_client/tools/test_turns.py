@@ -120,8 +120,6 @@ def test_calls_are_read_where_tools_are_offered_but_not_in_reasoning() -> None:
     assert turns_of(thinks).calls([], [*map(ord, "<think>"), *answer], "id") == ()
 
 
-# ------------------------------------------------------------ what a template is given
-
 ASKED = ChatMessage("user", "Paris?")
 CALLING = ChatMessage("assistant", "Let me see.", (call("get_weather", city="Paris"), call("now", 1)))
 ANSWERS = [ToolResult("call_0", "get_weather", "sunny"), ToolResult("call_1", "now", "12:00")]

@@ -10,19 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_server.access import limits
-from moa_server.access.keys import (
-    Gate,
-    KeyBook,
-    KeyEntry,
-    changing,
-    hash_of,
-    keys_in,
-    new_key,
-    read_expiry,
-    read_key_file,
-    text_of,
-)
+from moa_server.access import keys, limits
 from moa_server.access.limits import MINUTE, Bucket, Buckets, Caller, CallerLimits, Rates, Right, TokenMeter, anonymous
 from moa_server.settings import SECTION, ServerSettings
 from moa_shared.errors import AuthenticationError, ConfigError, NotFoundError, RateLimitError
@@ -43,8 +31,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "keys.toml"
 
 
-def entry(name: str = "laptop", key: str = "", **fields: object) -> KeyEntry:
-    return KeyEntry(name, hash_of(key or new_key()), **fields)  # type: ignore[arg-type]
+def entry(name: str = "laptop", key: str = "", **fields: object) -> keys.KeyEntry:
+    return keys.KeyEntry(name, keys.hash_of(key or keys.new_key()), **fields)  # type: ignore[arg-type]
 
 
 def sent(key: str) -> list[tuple[str, str | bytes]]:
@@ -52,15 +40,15 @@ def sent(key: str) -> list[tuple[str, str | bytes]]:
 
 
 def add(path: Path, name: str, **fields: object) -> str:
-    key = new_key()
-    with changing(path) as book:
+    key = keys.new_key()
+    with keys.changing(path) as book:
         book[0] = book[0].with_entry(entry(name, key, **fields))
     return key
 
 
 def test_keys_are_found_by_their_whole_hash_only_and_not_shown() -> None:
-    key, stranger = new_key(), new_key()
-    book = KeyBook.of([entry("laptop", key), KeyEntry("begins-alike", hash_of(stranger)[:8] + "0" * 56)])
+    key, stranger = keys.new_key(), keys.new_key()
+    book = keys.KeyBook.of([entry("laptop", key), keys.KeyEntry("begins-alike", keys.hash_of(stranger)[:8] + "0" * 56)])
     found = book.entries["laptop"]
     assert [book.find(each) for each in (key, stranger, "")] == [found, None, None]
     assert not any(secret in repr(found) for secret in (key, found.sha256))
@@ -79,12 +67,12 @@ def test_keys_are_found_by_their_whole_hash_only_and_not_shown() -> None:
 )
 def test_a_file_says_what_was_written(tmp_path_factory: pytest.TempPathFactory, given: dict[str, tuple]) -> None:  # type: ignore[type-arg]
     path = tmp_path_factory.mktemp("keys") / "keys.toml"
-    book = KeyBook.of(
+    book = keys.KeyBook.of(
         entry(name, rights=rights, limits=limits, expires=expires and expires.replace(microsecond=0))
         for name, (rights, limits, expires) in given.items()
     )
-    write_private(path, text_of(book).encode("utf-8-sig"))  # some editors write a mark first
-    assert read_key_file(path) == book
+    write_private(path, keys.text_of(book).encode("utf-8-sig"))  # some editors write a mark first
+    assert keys.read_key_file(path) == book
 
 
 @pytest.mark.parametrize(
@@ -102,10 +90,10 @@ def test_a_file_that_cannot_be_used_says_why(path: Path, text: str, words: str) 
     path.write_text(text)
     path.chmod(0o640)
     with raises(ConfigError, "Others may read the file of keys TMP/keys.toml. Protect it: chmod 600 TMP/keys.toml"):
-        read_key_file(path)
+        keys.read_key_file(path)
     path.chmod(0o600)
     with pytest.raises(ConfigError, match=words):
-        read_key_file(path)
+        keys.read_key_file(path)
 
 
 def test_commands_at_once_all_take_effect_and_one_that_fails_changes_nothing(path: Path) -> None:
@@ -114,7 +102,7 @@ def test_commands_at_once_all_take_effect_and_one_that_fails_changes_nothing(pat
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(read_key_file(path).entries) == {f"key{number}" for number in range(8)}
+    assert set(keys.read_key_file(path).entries) == {f"key{number}" for number in range(8)}
     before = path.read_bytes()
     with pytest.raises(ConfigError, match="already"):
         add(path, "key1")
@@ -122,18 +110,15 @@ def test_commands_at_once_all_take_effect_and_one_that_fails_changes_nothing(pat
 
 
 def test_an_expiry_is_a_day_or_days() -> None:
-    assert read_expiry("30", NOW) == NOW + timedelta(days=30)
-    assert read_expiry("2026-11-23", NOW) == datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC)
+    assert keys.read_expiry("30", NOW) == NOW + timedelta(days=30)
+    assert keys.read_expiry("2026-11-23", NOW) == datetime(2026, 11, 23, 23, 59, 59, tzinfo=UTC)
     for text in ("0", "yesterday", "2026-11-22", "-3", "٣"):
         with pytest.raises(ConfigError, match=f"--expires is '{text}'"):
-            read_expiry(text, NOW)
-
-
-# ---------------------------------------------------------------- the gate
+            keys.read_expiry(text, NOW)
 
 
 def test_a_server_without_keys_knows_addresses_and_certificates() -> None:
-    gate = Gate()
+    gate = keys.Gate()
     caller = gate.admit(sent("whatever"), PEER)
     assert (caller, gate.refusal(caller)) == (Caller("ipv4:10.0.0.1", PEER, is_proven=False), None)
     assert gate.admit([], PEER, "alice") == Caller("certificate alice", PEER, is_proven=True)
@@ -142,8 +127,8 @@ def test_a_server_without_keys_knows_addresses_and_certificates() -> None:
 def test_a_key_says_who_calls_and_what_it_may(path: Path) -> None:
     limits, rights = CallerLimits(tokens_per_minute=600), frozenset({Right.GENERATE})
     key = add(path, "laptop", rights=rights, limits=limits)
-    gate = Gate(path)
-    assert gate.admit(sent(key), PEER) == Caller(f"key {hash_of(key)[:8]}", PEER, "laptop", rights, limits, True)
+    gate = keys.Gate(path)
+    assert gate.admit(sent(key), PEER) == Caller(f"key {keys.hash_of(key)[:8]}", PEER, "laptop", rights, limits, True)
     for value in ("Basic abc", b"Bearer abc", "Bearer ", f"Bearer {key[:-1]}", key):
         with pytest.raises(AuthenticationError):
             gate.admit([("authorization", value)], PEER)
@@ -152,28 +137,28 @@ def test_a_key_says_who_calls_and_what_it_may(path: Path) -> None:
 
 
 def test_keys_of_the_environment_count_beside_those_of_the_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    phone, laptop = new_key(), add(path, "laptop")
+    phone, laptop = keys.new_key(), add(path, "laptop")
     monkeypatch.setenv("MOA_KEYS", f"phone {phone},\n")
-    gate = Gate.of(path)
+    gate = keys.Gate.of(path)
     assert [gate.admit(sent(key), PEER).key for key in (laptop, phone)] == ["laptop", "phone"]
-    assert Gate.of(None).wants_keys
+    assert keys.Gate.of(None).wants_keys
     environment = {"MOA_KEYS": f"phone {phone}"}  # which is no setting
     assert load_settings(ServerSettings, SECTION, {}, environment=environment) == ServerSettings()
     monkeypatch.setenv("MOA_KEYS", " ")
-    assert not Gate.of(None).wants_keys
+    assert not keys.Gate.of(None).wants_keys
 
 
 @pytest.mark.parametrize("text", ["phone", "phone short", "phone a b", "two words and more"])
 def test_keys_of_the_environment_that_are_none_are_refused_without_being_shown(text: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        keys_in(text, "MOA_KEYS")
+        keys.keys_in(text, "MOA_KEYS")
     assert "short" not in str(caught.value)
 
 
 def test_an_expired_key_is_refused_and_its_caller_sent_away(path: Path) -> None:
     now = [NOW]
     key = add(path, "laptop", expires=NOW + timedelta(hours=1))
-    gate = Gate(path, now=lambda: now[0])
+    gate = keys.Gate(path, now=lambda: now[0])
     caller = gate.admit(sent(key), PEER)
     assert gate.refusal(caller) is None
     now[0] += timedelta(hours=2)
@@ -184,15 +169,15 @@ def test_an_expired_key_is_refused_and_its_caller_sent_away(path: Path) -> None:
 
 def test_changes_of_the_file_take_effect(path: Path) -> None:
     with pytest.raises(NotFoundError, match="There is no file of keys"):
-        Gate(path)
+        keys.Gate(path)
     laptop = add(path, "laptop")
-    gate = Gate(path)
+    gate = keys.Gate(path)
     caller = gate.admit(sent(laptop), PEER)
     assert not gate.refresh()
     phone = add(path, "phone")
     assert gate.refresh()
     assert gate.admit(sent(phone), PEER).key == "phone"
-    with changing(path) as book:
+    with keys.changing(path) as book:
         book[0] = book[0].without("laptop").with_entry(entry("laptop"))  # another key of that name
     assert gate.refresh()
     assert "was revoked" in str(gate.refusal(caller))
@@ -203,7 +188,7 @@ def test_changes_of_the_file_take_effect(path: Path) -> None:
 @pytest.mark.parametrize("text", [None, "", "[keys.lap"], ids=["gone", "empty", "half-written"])
 def test_a_file_that_becomes_unusable_changes_nothing(path: Path, text: str | None) -> None:
     key = add(path, "laptop")
-    whole, gate = path.read_text(), Gate(path)
+    whole, gate = path.read_text(), keys.Gate(path)
     path.unlink()
     if text is not None:
         write_private(path, text.encode())

@@ -9,16 +9,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from moa_server.drafting import session_drafter
 from moa_server.drafting.draft_decision import GrowthRule, OwnDrafter, Rows
 from moa_server.drafting.forward_cost import CostLine, RowShares
-from moa_server.drafting.session_drafter import (
-    PROMPT_ROWS,
-    ROWS_A_FORWARD,
-    DrafterRecord,
-    Guess,
-    ReadingRoom,
-    SessionDrafter,
-)
 from moa_shared.drafting.estimates import TRIAL_TOKENS
 from moa_shared.drafting.guesses import NgramTable
 from moa_shared.protocol.messages import Plane
@@ -58,11 +51,11 @@ class Bench:
     """A session's drafter over a target that has read some tokens."""
 
     def __init__(
-        self, tokens: Sequence[int], record: DrafterRecord | None = None, kind: OwnDrafter | None = None
+        self, tokens: Sequence[int], record: session_drafter.DrafterRecord | None = None, kind: OwnDrafter | None = None
     ) -> None:
         self.kind = kind = kind or OwnDrafter(self.make, 100)
-        self.record = record or DrafterRecord(2.0)
-        self.session = SessionDrafter(kind, self.record, [Plane.MEMORY, Plane.REUSED_STATE])
+        self.record = record or session_drafter.DrafterRecord(2.0)
+        self.session = session_drafter.SessionDrafter(kind, self.record, [Plane.MEMORY, Plane.REUSED_STATE])
         self.tokens = list(tokens)
         self.session.tell(0, tokens)
 
@@ -74,13 +67,13 @@ class Bench:
         self.session.tell(len(self.tokens), tokens)
         self.tokens += tokens
 
-    def guess(self, *, rate: float = 0.08, most_nodes: int = 8, step_ms: float = 2.0) -> Guess:
+    def guess(self, *, rate: float = 0.08, most_nodes: int = 8, step_ms: float = 2.0) -> session_drafter.Guess:
         rule = GrowthRule(rate, CostLine(10.0, 10.0, 0.1, RowShares.straight(1.0)), 0, step_ms, 0.5, most_nodes)
 
         def read(plane: Plane, start: int, stop: int) -> Rows:
             return np.zeros((stop - start, 4), np.float32)
 
-        cached, room = len(self.tokens) - 1, ReadingRoom()
+        cached, room = len(self.tokens) - 1, session_drafter.ReadingRoom()
         return self.session.guess(DraftTree((), ()), 0.0, Sampling(), rule, read, cached, room)
 
 
@@ -122,7 +115,7 @@ def test_after_a_long_question_it_begins_again_with_the_newest_rows() -> None:
     bench.guess()
     assert bench.drafter is not first
     assert bench.drafter.tokens == bench.tokens
-    assert bench.drafter.states == list(range(205 - PROMPT_ROWS[Plane.REUSED_STATE], 205))
+    assert bench.drafter.states == list(range(205 - session_drafter.PROMPT_ROWS[Plane.REUSED_STATE], 205))
 
 
 def test_what_all_sessions_showed_is_where_a_new_one_begins() -> None:
@@ -178,7 +171,9 @@ def block_bench(tokens: Sequence[int] = (1, 2, 3)) -> Bench:
         made.append(BlockDrafter())
         return made[-1]
 
-    bench = Bench(tokens, DrafterRecord(2.0, 5), kind=OwnDrafter(make, 100, reads_all_rows=True, block_levels=5))
+    bench = Bench(
+        tokens, session_drafter.DrafterRecord(2.0, 5), kind=OwnDrafter(make, 100, reads_all_rows=True, block_levels=5)
+    )
     bench.drafter = made[-1]
     return bench
 
@@ -216,7 +211,7 @@ def test_a_drafter_that_knows_only_rows_reads_all_of_them_some_before_each_forwa
     for forward, copied, token in ((1, (402,), 500), (2, (), 450), (3, (), 300)):
         guess = bench.guess()
         assert (guess.tree.tokens[:1], guess.reaches) == (copied, ())
-        assert bench.drafter.memory == list(range(forward * ROWS_A_FORWARD))
+        assert bench.drafter.memory == list(range(forward * session_drafter.ROWS_A_FORWARD))
         bench.session.learn_guess(guess, [token])
         bench.commit(token)
     assert not bench.drafter.steps

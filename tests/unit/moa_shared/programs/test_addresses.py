@@ -7,16 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from moa_shared.errors import ConfigError
-from moa_shared.programs.addresses import (
-    PREFIX,
-    Invitation,
-    except_loopback,
-    find_proxy,
-    is_host_port,
-    leads_here,
-    read_invitation,
-    successors_among,
-)
+from moa_shared.programs import addresses
 
 from tests.support.messages import says
 
@@ -29,20 +20,20 @@ WRONG = (
 
 
 def test_what_is_host_port() -> None:
-    assert [each for each in (*RIGHT, *WRONG) if is_host_port(each)] == [*RIGHT]
+    assert [each for each in (*RIGHT, *WRONG) if addresses.is_host_port(each)] == [*RIGHT]
 
 
 @pytest.mark.parametrize(
     "host", ["localhost", "LOCALHOST", "a.localhost", "127.8.9.1", "::1", "0.0.0.0", "::", "::ffff:127.0.0.1"]
 )
 def test_hosts_that_lead_to_whoever_is_told(host: str) -> None:
-    assert leads_here(host)
-    assert not leads_here("one.example")
+    assert addresses.leads_here(host)
+    assert not addresses.leads_here("one.example")
 
 
 def test_of_what_a_peer_names_the_first_few_are_taken() -> None:
     named = ["a:1", "no address", "a:1", *(f"b{number}:1" for number in range(20))]
-    assert successors_among(named) == ("a:1", *(f"b{number}:1" for number in range(7)))
+    assert addresses.successors_among(named) == ("a:1", *(f"b{number}:1" for number in range(7)))
 
 
 CORP = {"https_proxy": "http://ada:l%40ck@proxy.corp:3128", "no_proxy": ".corp, 10.0.0.0/8,2001:db8::/32"}
@@ -66,12 +57,12 @@ CORP = {"https_proxy": "http://ada:l%40ck@proxy.corp:3128", "no_proxy": ".corp, 
     ],
 )
 def test_the_proxy_on_the_way(address: str, environment: dict[str, str], proxy: str | None) -> None:
-    assert find_proxy(address, environment) == proxy
+    assert addresses.find_proxy(address, environment) == proxy
 
 
 def test_libraries_reach_this_machine_directly_and_all_that_was_excepted(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"http_proxy": "http://p:1", "NO_PROXY": "gpu.corp", "no_grpc_proxy": "gpu"}
-    except_loopback(environment)
+    addresses.except_loopback(environment)
     for name in ("no_proxy", "NO_PROXY", "http_proxy"):
         monkeypatch.setenv(name, environment[name])
     excepted = {host: bool(proxy_bypass(host)) for host in ("localhost:80", "127.0.0.1:80", "gpu.corp", "corp")}
@@ -80,33 +71,37 @@ def test_libraries_reach_this_machine_directly_and_all_that_was_excepted(monkeyp
 
 
 WORDS = st.text(st.characters(min_codepoint=33, max_codepoint=126), max_size=255)
-INVITATIONS = st.builds(Invitation, WORDS, WORDS, st.binary(max_size=600))
+INVITATIONS = st.builds(addresses.Invitation, WORDS, WORDS, st.binary(max_size=600))
 ALPHABET = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
 NOT_WHOLE = "The invitation is not whole: letters are missing or changed. Paste the whole line that"
 
 
 @given(INVITATIONS, st.integers(20, 200))
-def test_what_is_written_is_read_however_a_terminal_breaks_it(invitation: Invitation, width: int) -> None:
+def test_what_is_written_is_read_however_a_terminal_breaks_it(invitation: addresses.Invitation, width: int) -> None:
     line = invitation.line()
-    assert read_invitation("\n".join(textwrap.wrap(line, width)) + "\r\n") == read_invitation(line) == invitation
+    assert (
+        addresses.read_invitation("\n".join(textwrap.wrap(line, width)) + "\r\n")
+        == addresses.read_invitation(line)
+        == invitation
+    )
 
 
 @given(INVITATIONS, st.data())
-def test_a_line_that_is_cut_or_changed_is_noticed(invitation: Invitation, data: st.DataObject) -> None:
+def test_a_line_that_is_cut_or_changed_is_noticed(invitation: addresses.Invitation, data: st.DataObject) -> None:
     line = invitation.line()
-    place = data.draw(st.integers(len(PREFIX), len(line) - 1))
+    place = data.draw(st.integers(len(addresses.PREFIX), len(line) - 1))
     other = data.draw(st.sampled_from([letter for letter in [*ALPHABET, ""] if letter != line[place]]))
     for wrong in (line[:place], line[:place] + other + line[place + 1 :], line + other):
         if wrong != line:
             with pytest.raises(ConfigError):
-                read_invitation(wrong)
+                addresses.read_invitation(wrong)
 
 
 @given(st.text(max_size=300))
 def test_nothing_else_is_an_invitation(text: str) -> None:
-    for wrong in (text, PREFIX + text):
+    for wrong in (text, addresses.PREFIX + text):
         with pytest.raises(ConfigError):
-            read_invitation(wrong)
+            addresses.read_invitation(wrong)
 
 
 @pytest.mark.parametrize(
@@ -114,19 +109,19 @@ def test_nothing_else_is_an_invitation(text: str) -> None:
     [
         (" ", "An invitation begins with moa1_, this text does not. Paste the whole line that `moa-server setup` or"),
         ("moa2_abc", "This invitation is of another version of moa. Install the server's version."),
-        (PREFIX + "x" * 9000, NOT_WHOLE),
-        (PREFIX + "AAAA", NOT_WHOLE),
+        (addresses.PREFIX + "x" * 9000, NOT_WHOLE),
+        (addresses.PREFIX + "AAAA", NOT_WHOLE),
     ],
     ids=["nothing", "later", "long", "short"],
 )
 def test_what_is_wrong_with_an_invitation(text: str, words: str) -> None:
     with says(ConfigError, words):
-        read_invitation(text)
+        addresses.read_invitation(text)
 
 
 def test_an_invitation_is_short_and_shows_no_key_by_accident() -> None:
-    invitation = Invitation("[2001:db8::1]:50051", "moa_ab12_" + "s" * 43, bytes(420))
+    invitation = addresses.Invitation("[2001:db8::1]:50051", "moa_ab12_" + "s" * 43, bytes(420))
     assert len(invitation.line()) < 750
     assert "sss" not in repr(invitation)
     with says(ConfigError, "The address has 256 bytes, an invitation holds 255."):
-        Invitation("h" * 256, "k").line()
+        addresses.Invitation("h" * 256, "k").line()

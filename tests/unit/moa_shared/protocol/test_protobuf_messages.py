@@ -10,20 +10,10 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 from moa.v1 import moa_pb2 as pb
 from moa_shared.errors import ProtocolError
+from moa_shared.protocol import protobuf_messages
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, Memory, Plane, Verdict
 from moa_shared.protocol.prefix_hash import SHORT_HASH
-from moa_shared.protocol.protobuf_messages import (
-    DraftFrames,
-    VerdictFrames,
-    ask_from_proto,
-    ask_to_proto,
-    draft_from_proto,
-    draft_to_proto,
-    memory_from_proto,
-    memory_to_proto,
-    rows_from_proto,
-)
 from moa_shared.sampling.settings import Sampling
 
 COUNTS = st.integers(0, 2**32 - 1)
@@ -58,10 +48,14 @@ VERDICTS = st.builds(
     *(COUNTS, COUNTS, st.integers(0, 100).map(lambda percent: percent / 100)),
 )
 CODECS: dict[type, tuple[Any, Any, Any]] = {
-    Draft: (draft_to_proto, pb.Draft, draft_from_proto),
-    Ask: (ask_to_proto, pb.Ask, ask_from_proto),
-    Verdict: (lambda verdict: VerdictFrames().frame_of(verdict).verdict, pb.Verdict, VerdictFrames().read_verdict),
-    Memory: (memory_to_proto, pb.Memory, memory_from_proto),
+    Draft: (protobuf_messages.draft_to_proto, pb.Draft, protobuf_messages.draft_from_proto),
+    Ask: (protobuf_messages.ask_to_proto, pb.Ask, protobuf_messages.ask_from_proto),
+    Verdict: (
+        lambda verdict: protobuf_messages.VerdictFrames().frame_of(verdict).verdict,
+        pb.Verdict,
+        protobuf_messages.VerdictFrames().read_verdict,
+    ),
+    Memory: (protobuf_messages.memory_to_proto, pb.Memory, protobuf_messages.memory_from_proto),
 }
 MEMORIES = st.builds(
     Memory, COUNTS, COUNTS, st.sampled_from(Codec), st.binary(max_size=20), st.sampled_from(Plane), COUNTS
@@ -100,7 +94,7 @@ def test_numbers_that_mean_nothing_here_are_refused(kind: type, wire: bytes, mes
 )
 def test_chances_that_are_none_are_refused(chances: list[pb.TokenChances], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
-        VerdictFrames().read_verdict(pb.Verdict(ask=1, base=1, tokens=[3], chances=chances))
+        protobuf_messages.VerdictFrames().read_verdict(pb.Verdict(ask=1, base=1, tokens=[3], chances=chances))
 
 
 SMALL = st.integers(1, 3)
@@ -126,7 +120,7 @@ def draft_streams(draw: st.DrawFn) -> list[Draft]:
 
 @given(draft_streams())
 def test_drafts_come_back(drafts: list[Draft]) -> None:
-    writer, reader = DraftFrames(), DraftFrames()
+    writer, reader = protobuf_messages.DraftFrames(), protobuf_messages.DraftFrames()
     for draft in drafts:
         assert reader.read_draft(pb.Draft.FromString(writer.write_draft(draft).SerializeToString())) == draft
 
@@ -146,7 +140,7 @@ def verdict_streams(draw: st.DrawFn) -> list[Verdict]:
 
 @given(verdict_streams())
 def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list[Verdict]) -> None:
-    writer, reader = VerdictFrames(), VerdictFrames()
+    writer, reader = protobuf_messages.VerdictFrames(), protobuf_messages.VerdictFrames()
     end: tuple[int, int] | None = None
     for verdict in verdicts:
         read = reader.read_verdict(pb.ServerFrame.FromString(writer.frame_of(verdict).SerializeToString()).verdict)
@@ -159,13 +153,15 @@ def test_verdicts_come_back_but_for_hashes_of_those_that_continue(verdicts: list
 def test_rows_come_back_with_their_verdict(rows: list[tuple[int, int, Plane]]) -> None:
     verdict = Verdict(1, 6, 5, (7, 8, 9))
     memory = [Memory(start, count, Codec.INT4, b"rows", plane, 99) for start, count, plane in rows]
-    message = pb.ServerFrame.FromString(VerdictFrames().frame_of(verdict, memory).SerializeToString()).verdict
-    read = VerdictFrames().read_verdict(message)
-    assert [rows_from_proto(each, read) for each in message.memory] == memory
+    message = pb.ServerFrame.FromString(
+        protobuf_messages.VerdictFrames().frame_of(verdict, memory).SerializeToString()
+    ).verdict
+    read = protobuf_messages.VerdictFrames().read_verdict(message)
+    assert [protobuf_messages.rows_from_proto(each, read) for each in message.memory] == memory
 
 
 def test_a_plain_step_takes_few_bytes() -> None:
-    writer = VerdictFrames()
+    writer = protobuf_messages.VerdictFrames()
     writer.frame_of(Verdict(1, 300, 0x01020304, (7,)))
     frame = writer.frame_of(Verdict(1, 301, 0x05060708, (49151,), step_ms=12.34))
     assert frame.SerializeToString().hex() == snapshot("12082203ffff0248d209")
@@ -175,7 +171,7 @@ def test_a_plain_step_takes_few_bytes() -> None:
 
 
 def test_a_node_that_follows_takes_few_bytes() -> None:
-    writer = DraftFrames()
+    writer = protobuf_messages.DraftFrames()
     writer.write_draft(Draft(3, 300, 0x01020304, 0, (7,)))
     frame = pb.ClientFrame(draft=writer.write_draft(Draft(3, 300, 0, 1, (49151,))))
     assert frame.SerializeToString().hex() == snapshot("1a052a03ffff02")
@@ -183,13 +179,13 @@ def test_a_node_that_follows_takes_few_bytes() -> None:
 
 def test_a_frame_that_continues_none_is_refused() -> None:
     with pytest.raises(ProtocolError, match="Expected a Draft that names its base, as the first one after an Open or"):
-        DraftFrames().read_draft(pb.Draft(tokens=[1]))
+        protobuf_messages.DraftFrames().read_draft(pb.Draft(tokens=[1]))
     with pytest.raises(ProtocolError, match="Expected a verdict that names its base, as the first one of a stream,"):
-        VerdictFrames().read_verdict(pb.Verdict(tokens=[1]))
+        protobuf_messages.VerdictFrames().read_verdict(pb.Verdict(tokens=[1]))
 
 
 def test_nodes_may_be_numbered_beyond_what_a_frame_can_name() -> None:
     """A hostile first number must not overflow when it is continued."""
-    reader = DraftFrames()
+    reader = protobuf_messages.DraftFrames()
     reader.read_draft(pb.Draft(base=1, first_node=(1 << 32) - 1, tokens=[1, 2], parents=[1, 1]))
     assert reader.read_draft(pb.Draft(tokens=[3], parents=[1])) == Draft(0, 1, 0, (1 << 32) + 1, (3,), (1 << 32,))
