@@ -45,22 +45,19 @@ def measure(tmp_path: Path) -> Measure:
     return run
 
 
-@pytest.mark.parametrize(
-    ("words", "code", "said"),
-    [
-        ("split --link 6g", 2, "There is no link '6g'. There are RTT 0, wired, 5G, 4G"),
-        ("single --model ./no-such-folder --quick --json -", 66, "There is no model './no-such-folder'"),
-        ("split --shape 135m --acceptance 1.5", 2, "--acceptance is ('1.5',): expected at most 1."),
-        ("capacity --prompt-tokens 90 50", 2, "Prompts of 90 to 50 tokens do not exist."),
-        ("engine --format=q8_0", 2, "--format is not a setting any more. Measure with that one."),
-        ("soak --quick", 2, "Version 0.2.0 was the last with `moa-bench soak`. Measure with that one."),
-        ("split --acceptance 0.5", 2, "--acceptance needs --shape, or another --model."),
-        ("cut --level bf16 --questions any.jsonl", 2, "leave --questions or --level out."),
-        ("capacity --shape 1b --model any", 2, "leave --model out."),
-        ("split --shape 1b --drafter a=b", 2, "leave --drafter out with --shape."),
-        ("capacity --shape 1b --way shipped", 2, "--way is plain or oracle."),
-    ],
-)
+@pytest.mark.parametrize(("words", "code", "said"), [
+    ("split --link 6g", 2, "There is no link '6g'. There are RTT 0, wired, 5G, 4G"),
+    ("single --model ./no-such-folder --quick --json -", 66, "There is no model './no-such-folder'"),
+    ("split --shape 135m --acceptance 1.5", 2, "--acceptance is ('1.5',): expected at most 1."),
+    ("capacity --prompt-tokens 90 50", 2, "Prompts of 90 to 50 tokens do not exist."),
+    ("engine --format=q8_0", 2, "--format is not a setting any more. Measure with that one."),
+    ("soak --quick", 2, "Version 0.2.0 was the last with `moa-bench soak`. Measure with that one."),
+    ("split --acceptance 0.5", 2, "--acceptance needs --shape, or another --model."),
+    ("cut --level bf16 --questions any.jsonl", 2, "leave --questions or --level out."),
+    ("capacity --shape 1b --model any", 2, "leave --model out."),
+    ("split --shape 1b --drafter a=b", 2, "leave --drafter out with --shape."),
+    ("capacity --shape 1b --way shipped", 2, "--way is plain or oracle."),
+])  # fmt: skip
 def test_what_cannot_be_measured_is_refused_in_one_sentence(program: Run, words: str, code: int, said: str) -> None:
     found, out, err = program("moa-bench", *words.split())
     assert (found, out, said in err.splitlines()[-1]) == (code, "", True), err

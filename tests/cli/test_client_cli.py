@@ -78,16 +78,13 @@ def test_an_answer_that_cannot_be_written_is_one_sentence(served: Served) -> Non
     assert error.startswith("Error: Standard output cannot be written: No space left on device.")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--server", "local host"], "--server is 'local host': expected HOST:PORT"),
-        (["--temperature", "-1"], "--temperature is '-1': expected at least 0."),
-        (["--system", "caf\udce9"], "--system is 'caf\\udce9': expected text in UTF-8."),
-        (["--conversation", "\udce9"], "Invalid value for '--conversation': '\\udce9' is not text in UTF-8."),
-        (["--xyzzy", "red"], "No such option '--xyzzy'."),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "message"), [
+    (["--server", "local host"], "--server is 'local host': expected HOST:PORT"),
+    (["--temperature", "-1"], "--temperature is '-1': expected at least 0."),
+    (["--system", "caf\udce9"], "--system is 'caf\\udce9': expected text in UTF-8."),
+    (["--conversation", "\udce9"], "Invalid value for '--conversation': '\\udce9' is not text in UTF-8."),
+    (["--xyzzy", "red"], "No such option '--xyzzy'."),
+])  # fmt: skip
 def test_option_values_that_are_not_allowed(run: Run, arguments: list[str], message: str) -> None:
     code, out, err = run("chat", *arguments, "w10")
     assert (code, out) == (2, "")

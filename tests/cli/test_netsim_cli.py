@@ -24,13 +24,10 @@ def netsim(*words: str) -> Result:
     return CliRunner().invoke(main, words, prog_name="netsim", catch_exceptions=False)
 
 
-@pytest.mark.parametrize(
-    ("words", "named", "instead"),
-    [
-        ("validate --quick", "validate", "Its rules are tests of netsim now."),
-        ("replay t --format=csv", "replay --format", "The content of a trace says which format it has."),
-    ],
-)
+@pytest.mark.parametrize(("words", "named", "instead"), [
+    ("validate --quick", "validate", "Its rules are tests of netsim now."),
+    ("replay t --format=csv", "replay --format", "The content of a trace says which format it has."),
+])  # fmt: skip
 def test_what_earlier_versions_had_is_named(words: str, named: str, instead: str) -> None:
     result = netsim(*words.split())
     assert f"Error: Version 0.2.0 was the last with `netsim {named}`. {instead}\n" in result.stderr

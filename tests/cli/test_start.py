@@ -69,31 +69,25 @@ print(json.dumps([before, shown, sorted(sys.modules)]))"""
     assert not alone & {"pydantic", "mcp"}  # which one without a daemon needs for tools only
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("moa-client caht", "No such command 'caht'. Did you mean 'chat'?"),
-        ("moa-client chat --temprature 1", "No such option '--temprature'. Did you mean '--temperature'?"),
-        ("moa-server sreve", "No such command 'sreve'. Did you mean 'serve'?"),
-        ("moa-train evalute", "No such command 'evalute'. Did you mean 'evaluate'?"),
-        ("netsim porxy", "No such command 'porxy'. Did you mean 'proxy'?"),
-    ],
-)
+@pytest.mark.parametrize(("words", "message"), [
+    ("moa-client caht", "No such command 'caht'. Did you mean 'chat'?"),
+    ("moa-client chat --temprature 1", "No such option '--temprature'. Did you mean '--temperature'?"),
+    ("moa-server sreve", "No such command 'sreve'. Did you mean 'serve'?"),
+    ("moa-train evalute", "No such command 'evalute'. Did you mean 'evaluate'?"),
+    ("netsim porxy", "No such command 'porxy'. Did you mean 'proxy'?"),
+])  # fmt: skip
 def test_misspelt_commands_and_options_get_a_hint(program: Run, words: str, message: str) -> None:
     status, out, err = program(*words.split())
     assert (status, out, err.splitlines()[-1]) == (2, "", f"Error: {message}")
 
 
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["moa-client", "ch"], ["chat"]), (["moa-client", "chat", "--drafti"], ["--drafting"]),
-        (["moa-client", "chat", "--drafting", ""], ["auto", "server", "device", "off"]),
-        (["moa-client", "chat", "--drafter", "d"], ["default", "deep"]),
-        (["moa-client", "config", "--drafting", "s"], ["server"]),
-        (["moa-server", "serve", "--execution", "f"], ["float32"]), (["netsim", "rep"], ["replay", "report"]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("words", "expected"), [
+    (["moa-client", "ch"], ["chat"]), (["moa-client", "chat", "--drafti"], ["--drafting"]),
+    (["moa-client", "chat", "--drafting", ""], ["auto", "server", "device", "off"]),
+    (["moa-client", "chat", "--drafter", "d"], ["default", "deep"]),
+    (["moa-client", "config", "--drafting", "s"], ["server"]),
+    (["moa-server", "serve", "--execution", "f"], ["float32"]), (["netsim", "rep"], ["replay", "report"]),
+])  # fmt: skip
 def test_tab_completes_commands_options_and_values(
     program: Run, monkeypatch: pytest.MonkeyPatch, words: list[str], expected: list[str]
 ) -> None:

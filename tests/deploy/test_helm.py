@@ -266,22 +266,19 @@ def test_objects_find_each_other(helm: Helm, example: str) -> None:
     assert [each["persistentVolumeClaim"]["claimName"] for each in volumes] == claims
 
 
-@pytest.mark.parametrize(
-    ("values", "words"),
-    [
-        ("replicas=-1", "at '/replicas': minimum: got -1, want 0"),
-        ("settings.context_lenght=4096", "additional properties 'context_lenght' not allowed"),
-        ("settings.detached_seconds=much", "'much' does not match pattern"),
-        ("settings.execution=int4", "value must be one of 'auto', 'int8', 'float32', 'bf16'"),
-        ("tls.secretName=Not A Name", "'Not A Name' does not match pattern"),
-        ("replicas=3,autoscaling.enabled=true", "replicas and autoscaling exclude each other"),
-        ("autoscaling.enabled=true,autoscaling.minReplicas=11", "minReplicas (11) is above autoscaling.maxReplicas"),
-        ("autoscaling.enabled=true,autoscaling.queueSeconds=,autoscaling.kvShare=", "has nothing to look at"),
-        ("gateway.enabled=true", "gateway.enabled needs a Gateway"),
-        ("gateway.enabled=true,gateway.parentRefs[0].name=public", "set gateway.backendTls.hostname"),
-        ("tls.enabled=false,tls.clientCaSecretName=clients", "Clients show certificates over TLS only"),
-    ],
-)
+@pytest.mark.parametrize(("values", "words"), [
+    ("replicas=-1", "at '/replicas': minimum: got -1, want 0"),
+    ("settings.context_lenght=4096", "additional properties 'context_lenght' not allowed"),
+    ("settings.detached_seconds=much", "'much' does not match pattern"),
+    ("settings.execution=int4", "value must be one of 'auto', 'int8', 'float32', 'bf16'"),
+    ("tls.secretName=Not A Name", "'Not A Name' does not match pattern"),
+    ("replicas=3,autoscaling.enabled=true", "replicas and autoscaling exclude each other"),
+    ("autoscaling.enabled=true,autoscaling.minReplicas=11", "minReplicas (11) is above autoscaling.maxReplicas"),
+    ("autoscaling.enabled=true,autoscaling.queueSeconds=,autoscaling.kvShare=", "has nothing to look at"),
+    ("gateway.enabled=true", "gateway.enabled needs a Gateway"),
+    ("gateway.enabled=true,gateway.parentRefs[0].name=public", "set gateway.backendTls.hostname"),
+    ("tls.enabled=false,tls.clientCaSecretName=clients", "Clients show certificates over TLS only"),
+])  # fmt: skip
 def test_values_that_are_refused(helm: Helm, values: str, words: str) -> None:
     with pytest.raises(HelmRefuses) as caught:
         helm.render("default", values)

@@ -188,16 +188,13 @@ NO_ROOM = "The server, or a proxy before it, has no room for this call."
 NO_KEY = "The server does not accept this client's API key, or wants one."
 
 
-@pytest.mark.parametrize(
-    ("status", "first", "reason"),
-    [
-        (grpc.StatusCode.RESOURCE_EXHAUSTED, NO_ROOM, NO_ROOM),
-        (grpc.StatusCode.UNAUTHENTICATED, NO_KEY, NO_KEY),
-        (grpc.StatusCode.UNAVAILABLE, "There is", "the connection could not be made, or was lost"),
-        (grpc.StatusCode.CANCELLED, "There is", "the connection could not be made, or was lost"),
-        (grpc.StatusCode.INTERNAL, "There is", "what answers there is no moa server, or does not work"),
-    ],
-)
+@pytest.mark.parametrize(("status", "first", "reason"), [
+    (grpc.StatusCode.RESOURCE_EXHAUSTED, NO_ROOM, NO_ROOM),
+    (grpc.StatusCode.UNAUTHENTICATED, NO_KEY, NO_KEY),
+    (grpc.StatusCode.UNAVAILABLE, "There is", "the connection could not be made, or was lost"),
+    (grpc.StatusCode.CANCELLED, "There is", "the connection could not be made, or was lost"),
+    (grpc.StatusCode.INTERNAL, "There is", "what answers there is no moa server, or does not work"),
+])  # fmt: skip
 async def test_a_status_that_no_moa_server_has_sent(status: grpc.StatusCode, first: str, reason: str) -> None:
     for words in ("", "upstream: UNKNOWN: ipv4:10.0.0.1:80: nope"):
         async with refusing(status, words) as address:

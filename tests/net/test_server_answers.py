@@ -35,7 +35,6 @@ from tests.net.server_peer import (
     IDENTITY,
     PROMPT,
     SAMPLED,
-    STATE_LAYER,
     VOCAB,
     Peer,
     channel_to,
@@ -250,13 +249,10 @@ async def test_what_the_device_guesses_is_the_devices(int8_target: Target) -> No
     assert sum(verdict.server_accepted for verdict in both) > 0
 
 
-@pytest.mark.parametrize(
-    ("policy", "wanted", "server_drafts", "device_drafts"),
-    [
-        ("auto", True, True, True), ("auto", False, False, True), ("server", True, True, False),
-        ("device", True, False, True), ("off", True, False, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("policy", "wanted", "server_drafts", "device_drafts"), [
+    ("auto", True, True, True), ("auto", False, False, True), ("server", True, True, False),
+    ("device", True, False, True), ("off", True, False, False),
+])  # fmt: skip
 async def test_who_drafts_is_what_both_ends_allow(
     int8_target: Target, policy: str, wanted: bool, server_drafts: bool, device_drafts: bool
 ) -> None:
@@ -367,15 +363,12 @@ async def test_a_text_s_own_chances_are_those_of_all_its_positions(channel: grpc
         assert [each.tokens[0] for each in told] == rows.argmax(-1).tolist()
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words"),
-    [
-        ({"given": 3}, "3 of 3 tokens are given as the answer. Leave at least the first one out."),
-        ({"sampling": pb.Sampling()}, "A given answer comes back with the chances of its tokens, and needs no form."),
-        ({"tokens": [1, 2, VOCAB]}, "Token 1 is 97, outside the vocabulary (0 to 96)."),
-        ({"tokens": [1] * (CONTEXT + 1), "given": 1}, "The request has 201 tokens, at most 200 fit."),
-    ],
-)
+@pytest.mark.parametrize(("wrong", "words"), [
+    ({"given": 3}, "3 of 3 tokens are given as the answer. Leave at least the first one out."),
+    ({"sampling": pb.Sampling()}, "A given answer comes back with the chances of its tokens, and needs no form."),
+    ({"tokens": [1, 2, VOCAB]}, "Token 1 is 97, outside the vocabulary (0 to 96)."),
+    ({"tokens": [1] * (CONTEXT + 1), "given": 1}, "The request has 201 tokens, at most 200 fit."),
+])  # fmt: skip
 async def test_a_given_text_that_cannot_be_one_is_refused(
     channel: grpc.aio.Channel, wrong: dict[str, Any], words: str
 ) -> None:

@@ -78,14 +78,11 @@ def test_folders_are_compared_by_name(tmp_path: Path) -> None:
         compare_paths(one, two)
 
 
-@pytest.mark.parametrize(
-    ("text", "kind", "message"),
-    [
-        (None, NotFoundError, snapshot("There is no result TMP/a. Measure first: moa-bench run SUITE.")),
-        ("[]", DataError, snapshot("TMP/a is not a result of moa-bench. Name a file that moa-bench has written.")),
-        ("{", DataError, snapshot("TMP/a cannot be read as a result. Name a file that moa-bench has written.")),
-    ],
-)
+@pytest.mark.parametrize(("text", "kind", "message"), [
+    (None, NotFoundError, snapshot("There is no result TMP/a. Measure first: moa-bench run SUITE.")),
+    ("[]", DataError, snapshot("TMP/a is not a result of moa-bench. Name a file that moa-bench has written.")),
+    ("{", DataError, snapshot("TMP/a cannot be read as a result. Name a file that moa-bench has written.")),
+])  # fmt: skip
 def test_what_is_not_a_result_is_named(tmp_path: Path, text: str | None, kind: type[MoaError], message: str) -> None:
     if text is not None:
         (tmp_path / "a").write_text(text)

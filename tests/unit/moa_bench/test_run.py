@@ -169,15 +169,12 @@ def test_what_is_given_takes_its_place() -> None:
     assert named.drafters == {"MoA, N = 0": Path("n0"), "b": Path("c")}
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"users": ("0",)}, "expected at least 1"),
-        ({"kinds": ("none",)}, "expected 'plain', "),
-        ({"drafter": ("=c",)}, "--drafter is ('=c',): expected NAME=PATH"),
-        ({"think": "on"}, "--think is not a setting any more. Measure with that one."),
-    ],
-)
+@pytest.mark.parametrize(("given", "said"), [
+    ({"users": ("0",)}, "expected at least 1"),
+    ({"kinds": ("none",)}, "expected 'plain', "),
+    ({"drafter": ("=c",)}, "--drafter is ('=c',): expected NAME=PATH"),
+    ({"think": "on"}, "--think is not a setting any more. Measure with that one."),
+])  # fmt: skip
 def test_what_cannot_be_is_refused(given: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError) as refused:
         with_given(SuiteInputs() if "drafter" in given else CAPACITY.full, given)

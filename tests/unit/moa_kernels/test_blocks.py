@@ -69,15 +69,12 @@ def test_rows_are_chosen_and_joined(kind: str) -> None:
     assert joined([first]) is first
 
 
-@pytest.mark.parametrize(
-    ("kind", "raw", "words"),
-    [
-        ("iq3_s", np.zeros((2, 1, 110), np.uint8), "Weights of the kind 'iq3_s' are not computed by the kernels."),
-        (Q8_0, np.zeros((2, 1, 20), np.uint8), "has the shape (2, 1, 20), expected blocks of 34 bytes."),
-        (Q4_1, np.zeros((2, 20), np.uint8), "has the shape (2, 20), expected blocks of 20 bytes."),
-        (Q4_1, np.zeros((2, 1, 20), np.int8), "has the shape (2, 1, 20), expected blocks of 20 bytes."),
-    ],
-)
+@pytest.mark.parametrize(("kind", "raw", "words"), [
+    ("iq3_s", np.zeros((2, 1, 110), np.uint8), "Weights of the kind 'iq3_s' are not computed by the kernels."),
+    (Q8_0, np.zeros((2, 1, 20), np.uint8), "has the shape (2, 1, 20), expected blocks of 34 bytes."),
+    (Q4_1, np.zeros((2, 20), np.uint8), "has the shape (2, 20), expected blocks of 20 bytes."),
+    (Q4_1, np.zeros((2, 1, 20), np.int8), "has the shape (2, 1, 20), expected blocks of 20 bytes."),
+])  # fmt: skip
 def test_other_shapes_are_refused(kind: str, raw: np.ndarray, words: str) -> None:
     with pytest.raises(KernelError, match=re.escape(words)):
         QuantisedMatrix(kind, raw)

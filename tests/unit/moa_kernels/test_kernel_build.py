@@ -66,13 +66,10 @@ def test_the_first_compiler_that_works_is_taken(
     assert found() == "icc"
 
 
-@pytest.mark.parametrize(
-    ("family", "required", "lack"),
-    [
-        ("x86_64", [kernel_build.ZIG], "no C compiler was found"),
-        ("riscv64", [], "there are none for riscv64 processors"),
-    ],
-)
+@pytest.mark.parametrize(("family", "required", "lack"), [
+    ("x86_64", [kernel_build.ZIG], "no C compiler was found"),
+    ("riscv64", [], "there are none for riscv64 processors"),
+])  # fmt: skip
 def test_without_a_compiler_zig_is_required_where_it_helps_and_old_libraries_go(
     family: str, required: list[str], lack: str, commands: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -124,14 +121,11 @@ def test_what_does_not_compile_is_left_out_with_its_first_complaint(
     assert f"moa kernels: {name} is left out, because cc does not compile it: what is " in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("plat_name", "machine", "system", "zig"),
-    [
-        ("manylinux_2_28_x86_64", "x86_64", "linux", "x86_64-linux-gnu.2.28"),
-        ("manylinux_2_17_aarch64", "aarch64", "linux", "aarch64-linux-gnu.2.17"),
-        ("macosx_11_0_arm64", "arm64", "darwin", "aarch64-macos.11.0"),
-    ],
-)
+@pytest.mark.parametrize(("plat_name", "machine", "system", "zig"), [
+    ("manylinux_2_28_x86_64", "x86_64", "linux", "x86_64-linux-gnu.2.28"),
+    ("manylinux_2_17_aarch64", "aarch64", "linux", "aarch64-linux-gnu.2.17"),
+    ("macosx_11_0_arm64", "arm64", "darwin", "aarch64-macos.11.0"),
+])  # fmt: skip
 def test_a_platform_of_a_wheel_names_a_target(plat_name: str, machine: str, system: str, zig: str) -> None:
     target = kernel_build.target_of(plat_name)
     assert (target.machine, target.system, target.zig) == (machine, system, zig)

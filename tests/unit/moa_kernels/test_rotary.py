@@ -52,16 +52,13 @@ def test_tables_that_another_thread_makes_are_seen_whole_or_not_at_all(monkeypat
     assert [len(cosines) == len(sines) >= 10 for cosines, sines in seen] == [True]
 
 
-@pytest.mark.parametrize(
-    ("parameters", "why"),
-    [
-        ({}, "KeyError('rope_theta')"),
-        ({**PARAMETERS["llama3"], "low_freq_factor": "low"}, "could not convert string to float: 'low'"),
-        ({"rope_type": "linear", "rope_theta": 1e4, "factor": 0}, "its angles are not finite"),
-        ({"rope_theta": None}, "must be a string or a real number, not 'NoneType'"),
-        ({"rope_theta": float("nan")}, "its angles are not finite"),
-    ],
-)
+@pytest.mark.parametrize(("parameters", "why"), [
+    ({}, "KeyError('rope_theta')"),
+    ({**PARAMETERS["llama3"], "low_freq_factor": "low"}, "could not convert string to float: 'low'"),
+    ({"rope_type": "linear", "rope_theta": 1e4, "factor": 0}, "its angles are not finite"),
+    ({"rope_theta": None}, "must be a string or a real number, not 'NoneType'"),
+    ({"rope_theta": float("nan")}, "its angles are not finite"),
+])  # fmt: skip
 def test_parameters_that_cannot_be_used(parameters: dict[str, Any], why: str) -> None:
     with pytest.raises(KernelError, match=rf"The rotary parameters .* cannot be used \(.*{re.escape(why)}.*\)\."):
         Rotary(64, parameters)

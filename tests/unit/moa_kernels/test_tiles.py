@@ -125,18 +125,15 @@ def test_plain_tiles() -> None:
         Linear([tiles, weights])
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"inputs": 32}, "It has 32 inputs, which is no multiple of 256."),
-        ({"outputs": 21}, "Rows of 2880 bytes came for a matrix whose rows take 3024."),
-        ({"into": np.empty(4735, np.uint8)}, "Tiles of 4735 bytes came for a matrix whose tiles take 4736."),
-        ({"tiles": range(1, 2)}, "Tiles of 4736 bytes came for a matrix whose tiles take 2368."),
-        ({"stored": "f16"}, "Weights in f16 are not packed as q4_k."),
-        ({"heads": 4}, "20 rows are no pairs of 4 heads."),
-        ({"tiles": range(1, 3)}, "The tiles range(1, 3) were asked for of 2."),
-    ],
-)
+@pytest.mark.parametrize(("changes", "words"), [
+    ({"inputs": 32}, "It has 32 inputs, which is no multiple of 256."),
+    ({"outputs": 21}, "Rows of 2880 bytes came for a matrix whose rows take 3024."),
+    ({"into": np.empty(4735, np.uint8)}, "Tiles of 4735 bytes came for a matrix whose tiles take 4736."),
+    ({"tiles": range(1, 2)}, "Tiles of 4736 bytes came for a matrix whose tiles take 2368."),
+    ({"stored": "f16"}, "Weights in f16 are not packed as q4_k."),
+    ({"heads": 4}, "20 rows are no pairs of 4 heads."),
+    ({"tiles": range(1, 3)}, "The tiles range(1, 3) were asked for of 2."),
+])  # fmt: skip
 def test_what_does_not_fit_is_refused(changes: dict[str, Any], words: str) -> None:
     matrix = random_matrix(np.random.default_rng(0), "q4_k", 20, 256)
     into = np.empty(tile_bytes("q4_k", 20, 256), np.uint8)

@@ -165,35 +165,32 @@ LIMITED = FreeMemory(2 * 10**9, limit=2 * 10**9)
 OLD_COMPILER = "avxvnni (AVX-VNNI), the fastest of those compiled; amx would be faster, but was left out"
 
 
-@pytest.mark.parametrize(
-    ("check", "state", "message", "hint"),
-    [
-        (judge_memory(G2, NEEDED, 0, LONGEST), "ok", FREE.replace("1.0", "2.0"), ""),
-        (judge_memory(LIMITED, NEEDED, 10**9, LONGEST), "fail", "the container's limit is 2.0 GB", "Lower"),
-        (judge_memory(G1, NEEDED, 0, LONGEST), "fail", FREE, "Use a smaller model"),
-        (judge_memory(G2, NEEDED, 10**8, LONGEST), "warn", "may take 100.0 MB", "4096 at most"),
-        (judge_memory(G1, MIXTURE, 0, LONGEST), "warn", FREE, "250.0 MB are always needed"),
-        (judge_estimate("int8", StepEstimate(5 * 10**9, 13e9)), "warn", "at most about 2.6 tokens/s", "Nobody gets 5"),
-        (judge_estimate("int8", StepEstimate(5 * 10**8, 13e9)), "ok", "at most about 26 tokens/s", "--measure loads"),
-        (judge_estimate("bf16", None), "skip", "not estimated on the level bf16", "--measure loads"),
-        (judge_disk("/cache", 5 * 10**9), "ok", "5.0 GB are free in /cache", ""),
-        (judge_disk("/cache", 5 * 10**8), "warn", "500.0 MB are free in /cache", "another --cache-dir"),
-        (judge_cpu("CPU X", "amx", "Kernels: amx (AMX int8), the fastest."), "ok", "CPU X: amx (AMX int8)", ""),
-        (judge_cpu("", "avx2", "Kernels: avx2, the fastest."), "warn", "avx2, the fastest", "several times"),
-        (judge_cpu("CPU X", "avxvnni", f"Kernels: {OLD_COMPILER}."), "warn", OLD_COMPILER, "newer C compiler"),
-        (judge_threads(0, FOUR), "ok", "4 for 4 cores", ""),
-        (judge_threads(0, MACHINE), "warn", "8 for 4 cores with 8 hardware threads", "--threads 4"),
-        (judge_threads(0, Machine("", 4, 4, 1.5)), "warn", "the container may use 1.5", "--threads 1"),
-        (judge_threads(1, MACHINE), "warn", "1 for 4 cores", "Cores stay idle: --threads 4"),
-        (judge_threads(1, Machine("", 4, 4, 0.5)), "ok", "the container may use 0.5", ""),
-        (judge_speed("int8", Speed(100.0, 10.0, 5.0)), "ok", "about 5 users at 5 tokens/s", ""),
-        (judge_speed("bf16", Speed(180.0, 10.0, 5.0)), "ok", "about 1 user at 5 tokens/s", "int8 is faster on CPUs"),
-        (judge_speed("int8", Speed(300.0, 10.0, 5.0)), "warn", "a plain step takes 300.0 ms", "Nobody gets 5 tokens/s"),
-        (judge_open_files(1024, 1000), "warn", "1024 may be open", "LimitNOFILE=1128"),
-        (judge_open_files(1024, 896), "ok", "the program need 1024", ""),
-        (judge_open_files(None, 1000), "ok", "no limit", ""),
-    ],
-)
+@pytest.mark.parametrize(("check", "state", "message", "hint"), [
+    (judge_memory(G2, NEEDED, 0, LONGEST), "ok", FREE.replace("1.0", "2.0"), ""),
+    (judge_memory(LIMITED, NEEDED, 10**9, LONGEST), "fail", "the container's limit is 2.0 GB", "Lower"),
+    (judge_memory(G1, NEEDED, 0, LONGEST), "fail", FREE, "Use a smaller model"),
+    (judge_memory(G2, NEEDED, 10**8, LONGEST), "warn", "may take 100.0 MB", "4096 at most"),
+    (judge_memory(G1, MIXTURE, 0, LONGEST), "warn", FREE, "250.0 MB are always needed"),
+    (judge_estimate("int8", StepEstimate(5 * 10**9, 13e9)), "warn", "at most about 2.6 tokens/s", "Nobody gets 5"),
+    (judge_estimate("int8", StepEstimate(5 * 10**8, 13e9)), "ok", "at most about 26 tokens/s", "--measure loads"),
+    (judge_estimate("bf16", None), "skip", "not estimated on the level bf16", "--measure loads"),
+    (judge_disk("/cache", 5 * 10**9), "ok", "5.0 GB are free in /cache", ""),
+    (judge_disk("/cache", 5 * 10**8), "warn", "500.0 MB are free in /cache", "another --cache-dir"),
+    (judge_cpu("CPU X", "amx", "Kernels: amx (AMX int8), the fastest."), "ok", "CPU X: amx (AMX int8)", ""),
+    (judge_cpu("", "avx2", "Kernels: avx2, the fastest."), "warn", "avx2, the fastest", "several times"),
+    (judge_cpu("CPU X", "avxvnni", f"Kernels: {OLD_COMPILER}."), "warn", OLD_COMPILER, "newer C compiler"),
+    (judge_threads(0, FOUR), "ok", "4 for 4 cores", ""),
+    (judge_threads(0, MACHINE), "warn", "8 for 4 cores with 8 hardware threads", "--threads 4"),
+    (judge_threads(0, Machine("", 4, 4, 1.5)), "warn", "the container may use 1.5", "--threads 1"),
+    (judge_threads(1, MACHINE), "warn", "1 for 4 cores", "Cores stay idle: --threads 4"),
+    (judge_threads(1, Machine("", 4, 4, 0.5)), "ok", "the container may use 0.5", ""),
+    (judge_speed("int8", Speed(100.0, 10.0, 5.0)), "ok", "about 5 users at 5 tokens/s", ""),
+    (judge_speed("bf16", Speed(180.0, 10.0, 5.0)), "ok", "about 1 user at 5 tokens/s", "int8 is faster on CPUs"),
+    (judge_speed("int8", Speed(300.0, 10.0, 5.0)), "warn", "a plain step takes 300.0 ms", "Nobody gets 5 tokens/s"),
+    (judge_open_files(1024, 1000), "warn", "1024 may be open", "LimitNOFILE=1128"),
+    (judge_open_files(1024, 896), "ok", "the program need 1024", ""),
+    (judge_open_files(None, 1000), "ok", "no limit", ""),
+])  # fmt: skip
 def test_judgements(check: Check, state: str, message: str, hint: str) -> None:
     expect(check, state, message, hint)
 

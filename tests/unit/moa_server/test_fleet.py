@@ -52,17 +52,14 @@ async def test_it_goes_on_looking_after_a_failure_until_it_is_stopped(monkeypatc
     assert look_up.await_count == 4
 
 
-@pytest.mark.parametrize(
-    ("address", "own", "expected"),
-    [
-        ("127.0.0.1:7", "127.0.0.1:7", True),
-        ("127.0.0.2:7", "127.0.0.1:7", False),  # it listens on one address
-        ("127.0.0.1:7", "0.0.0.0:7", True),  # on all of this machine
-        ("127.0.0.1:8", "0.0.0.0:7", False),  # another server of the same machine
-        ("198.51.100.1:7", "0.0.0.0:7", False),
-        ("gpu.example:7", "[::]:7", False),
-    ],
-)
+@pytest.mark.parametrize(("address", "own", "expected"), [
+    ("127.0.0.1:7", "127.0.0.1:7", True),
+    ("127.0.0.2:7", "127.0.0.1:7", False),  # it listens on one address
+    ("127.0.0.1:7", "0.0.0.0:7", True),  # on all of this machine
+    ("127.0.0.1:8", "0.0.0.0:7", False),  # another server of the same machine
+    ("198.51.100.1:7", "0.0.0.0:7", False),
+    ("gpu.example:7", "[::]:7", False),
+])  # fmt: skip
 def test_which_address_is_one_s_own(address: str, own: str, expected: bool) -> None:
     assert is_own(address, own) is expected
 

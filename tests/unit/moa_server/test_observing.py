@@ -46,13 +46,10 @@ def page(observing: Observing, path: str, headers: dict[str, str] | None = None)
             return refused.code, refused.read().decode()
 
 
-@pytest.mark.parametrize(
-    ("changes", "startup", "ready", "alive"),
-    [
-        (None, LOADS, LOADS, ""), ({}, "", "", ""), ({"draining": True}, "", DRAINS, ""),
-        ({"silent": 31.0}, "", SILENT, SILENT), ({"stuck_seconds": 40.0}, "", STUCK, STUCK),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("changes", "startup", "ready", "alive"), [
+    (None, LOADS, LOADS, ""), ({}, "", "", ""), ({"draining": True}, "", DRAINS, ""),
+    ({"silent": 31.0}, "", SILENT, SILENT), ({"stuck_seconds": 40.0}, "", STUCK, STUCK),
+])  # fmt: skip
 def test_health(observing: Observing, changes: dict[str, Any] | None, startup: str, ready: str, alive: str) -> None:
     if changes is not None:
         lifecycle = SimpleNamespace(**{"draining": False, "stuck_seconds": 0.2, **changes})
@@ -96,15 +93,12 @@ def test_before_there_is_a_server_there_are_zeros(observing: Observing) -> None:
     assert not any(line.startswith("moa_kv_budget_bytes ") for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("status", "host"),
-    [
-        *((403, host) for host in ("evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[bad")),
-        *((200, host) for host in ("10.1.2.3:9464", "[fd00::1]:9464", "localhost:9464", "GPU1.example.com:9464", "")),
-        (200, "server:9464"),  # of a compose file
-        (200, "moa-metrics.default.svc.cluster.local"),
-    ],
-)
+@pytest.mark.parametrize(("status", "host"), [
+    *((403, host) for host in ("evil.example", "evil.example:9464", "127.0.0.1.evil.example", "[bad")),
+    *((200, host) for host in ("10.1.2.3:9464", "[fd00::1]:9464", "localhost:9464", "GPU1.example.com:9464", "")),
+    (200, "server:9464"),  # of a compose file
+    (200, "moa-metrics.default.svc.cluster.local"),
+])  # fmt: skip
 def test_a_site_that_points_its_name_here_reads_nothing(observing: Observing, status: int, host: str) -> None:
     observing.names.add("gpu1.example.com")
     for path in ("/livez", "/metrics"):

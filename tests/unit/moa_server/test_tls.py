@@ -53,21 +53,18 @@ def test_a_good_certificate(tmp_path: Path) -> None:
     assert "PRIVATE" not in repr(found)
 
 
-@pytest.mark.parametrize(
-    ("words", "arguments"),
-    [
-        ("server.pem does not hold certificates in PEM, or not whole ones.", (Pair(b"", GOOD.key),)),
-        ("server.pem does not hold certificates in PEM", (Pair(GOOD.certificate[:300], GOOD.key),)),
-        ("server.key does not hold a private key in PEM", (Pair(GOOD.certificate, GOOD.key[:100]),)),
-        ("server.key does not belong to the certificate", (Pair(GOOD.certificate, AUTHORITY.issue().key),)),
-        ("server.key has a passphrase, which nobody could type", (Pair(GOOD.certificate, locked(GOOD)),)),
-        ("cannot use the kind of the private key", (AUTHORITY.issue(key=ec.generate_private_key(ec.SECP521R1())),)),
-        ("clients.pem does not hold certificates in PEM", (GOOD, b"nothing")),
-        ("has expired on 20", (AUTHORITY.issue(days=-1),)),
-        ("is valid only from 20", (AUTHORITY.issue(starts=1),)),
-        ("No authority in TMP/clients.pem is valid any longer", (GOOD, Authority(days=-1).certificate)),
-    ],
-)
+@pytest.mark.parametrize(("words", "arguments"), [
+    ("server.pem does not hold certificates in PEM, or not whole ones.", (Pair(b"", GOOD.key),)),
+    ("server.pem does not hold certificates in PEM", (Pair(GOOD.certificate[:300], GOOD.key),)),
+    ("server.key does not hold a private key in PEM", (Pair(GOOD.certificate, GOOD.key[:100]),)),
+    ("server.key does not belong to the certificate", (Pair(GOOD.certificate, AUTHORITY.issue().key),)),
+    ("server.key has a passphrase, which nobody could type", (Pair(GOOD.certificate, locked(GOOD)),)),
+    ("cannot use the kind of the private key", (AUTHORITY.issue(key=ec.generate_private_key(ec.SECP521R1())),)),
+    ("clients.pem does not hold certificates in PEM", (GOOD, b"nothing")),
+    ("has expired on 20", (AUTHORITY.issue(days=-1),)),
+    ("is valid only from 20", (AUTHORITY.issue(starts=1),)),
+    ("No authority in TMP/clients.pem is valid any longer", (GOOD, Authority(days=-1).certificate)),
+])  # fmt: skip
 def test_certificates_that_are_refused(tmp_path: Path, words: str, arguments: tuple[Any, ...]) -> None:
     with pytest.raises(ConfigError) as caught:
         read(tmp_path, *arguments)

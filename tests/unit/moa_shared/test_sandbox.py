@@ -54,19 +54,16 @@ def test_a_child_renders_what_this_process_would(child: TextChild) -> None:
     assert (shown(child, "{{ messages | length }}{{ tools }}"), process_of(child)) == ("1None", first)
 
 
-@pytest.mark.parametrize(
-    ("template", "why"),
-    [
-        ("{{ raise_exception('no system role') }}", "^no system role$"),
-        ("{{ raise_exception('x' * 10000) }}", "^x{500}$"),
-        ("{{ 'a'.center(10 ** 10) }}", "it takes too much memory"),
-        ("{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3, "it takes more than 1 s"),
-        (
-            "{% set n = namespace(s='a') %}{% for a in range(27) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}",
-            "much|more than 1 s",  # a busy machine reaches the latter first
-        ),
-    ],
-)
+@pytest.mark.parametrize(("template", "why"), [
+    ("{{ raise_exception('no system role') }}", "^no system role$"),
+    ("{{ raise_exception('x' * 10000) }}", "^x{500}$"),
+    ("{{ 'a'.center(10 ** 10) }}", "it takes too much memory"),
+    ("{% for a in range(9999) %}" * 3 + "{% endfor %}" * 3, "it takes more than 1 s"),
+    (
+        "{% set n = namespace(s='a') %}{% for a in range(27) %}{% set n.s = n.s + n.s %}{% endfor %}{{ n.s }}",
+        "much|more than 1 s",  # a busy machine reaches the latter first
+    ),
+])  # fmt: skip
 def test_what_a_template_does_to_the_child_is_told(child: TextChild, template: str, why: str) -> None:
     with pytest.raises(ChildError, match=why):
         shown(child, template)
@@ -93,17 +90,13 @@ def test_a_child_that_stops_is_not_waited_for_longer(child: TextChild, monkeypat
 WAITS, COMPUTED, IDLE = Life(False, 0.0), Life(False, 9.0), Life(True, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("looks", "kills"),
-    [
-        ([WAITS] * 100 * MOST_IDLE, 0),  # of a machine that is too busy for it
-        ([*[IDLE] * (MOST_IDLE - 1), WAITS] * 5, 0),
-        ([IDLE] * MOST_IDLE, 1),
-        ([None] * MOST_IDLE, 1),  # a system that does not say
-        ([COMPUTED], 1),
-    ],
-    ids=["busy", "pauses", "hangs", "unknown", "computes"],
-)
+@pytest.mark.parametrize(("looks", "kills"), [
+    ([WAITS] * 100 * MOST_IDLE, 0),  # of a machine that is too busy for it
+    ([*[IDLE] * (MOST_IDLE - 1), WAITS] * 5, 0),
+    ([IDLE] * MOST_IDLE, 1),
+    ([None] * MOST_IDLE, 1),  # a system that does not say
+    ([COMPUTED], 1),
+], ids=["busy", "pauses", "hangs", "unknown", "computes"])  # fmt: skip
 def test_a_busy_machine_is_told_from_a_child_that_hangs(looks: list[Life | None], kills: int) -> None:
     left, killed = iter([WAITS, *looks]), list[int]()
     process = SimpleNamespace(pid=1, kill=lambda: killed.append(1))
@@ -125,14 +118,11 @@ def test_a_request_that_was_interrupted_leaves_no_reply_behind(
     assert shown(child, "three") == "three"
 
 
-@pytest.mark.parametrize(
-    ("kind", "why"),
-    [
-        ("prefix", "byte index 1 is out of bounds|its process has ended"),  # a panic
-        ("normaliser", "Cannot parse precompiled_charsmap"),
-        ("decoder", "moa does not read its decoder Replace"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "why"), [
+    ("prefix", "byte index 1 is out of bounds|its process has ended"),  # a panic
+    ("normaliser", "Cannot parse precompiled_charsmap"),
+    ("decoder", "moa does not read its decoder Replace"),
+])  # fmt: skip
 def test_a_hostile_tokenizer_ends_no_more_than_the_child(child: TextChild, tmp_path: Path, kind: str, why: str) -> None:
     write_hostile(tmp_path, kind)
     with pytest.raises(ChildError, match=why):
@@ -143,14 +133,11 @@ def shown_of_chat_template(template: str) -> str:
     return render(template, {}, [{"role": "user", "content": "Hi"}], add_generation_prompt=True, arguments={})
 
 
-@pytest.mark.parametrize(
-    "expression",
-    [
-        "3 ** (10 ** 9)", "messages | length ** (10 ** 9)", "'a' * 10 ** 9", "(10 ** 1000) * (10 ** 1000)",
-        "range(0, -(10 ** 30), -1) | list", "''.__class__.__mro__", "messages.append(1)",
-        "1 }}{% set ns = namespace() %}{% set ns._x = 1 %}{{ 1",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("expression", [
+    "3 ** (10 ** 9)", "messages | length ** (10 ** 9)", "'a' * 10 ** 9", "(10 ** 1000) * (10 ** 1000)",
+    "range(0, -(10 ** 30), -1) | list", "''.__class__.__mro__", "messages.append(1)",
+    "1 }}{% set ns = namespace() %}{% set ns._x = 1 %}{{ 1",
+])  # fmt: skip
 def test_what_would_fill_the_memory_or_reach_out_of_a_template_is_refused(expression: str) -> None:
     with pytest.raises(jinja2.TemplateError, match=r"must not|OverflowError|not safe|unsafe|cannot|access"):
         shown_of_chat_template("{{ " + expression + " }}")
@@ -191,36 +178,30 @@ def split(pattern: dict[str, str], behaviour: str = "Isolated") -> dict[str, Any
     return {"type": "Split", "pattern": pattern, "behavior": behaviour, "invert": False}
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}, "out of vocabulary"),
-        ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "."),
-        ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}}, "byte pairs with a dropout"),
-        ({"normalizer": {"type": "Nothing"}}, "."), ({"pre_tokenizer": split({"Regex": "("})}, "."),
-        ({"pre_tokenizer": split({"String": "a"}, "Sideways")}, "."), ({"decoder": {"type": "CTC"}}, "its decoder CTC"),
-        ({"decoder": {"type": "Replace", "pattern": {"Regex": "a*"}, "content": ""}}, "its decoder Replace"),
-        ({"decoder": []}, "."),
-        ({"decoder": {"type": "Sequence", "decoders": [DOUBLES] * 3}}, "more than 4 times as long"),
-        ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}] * 17}}, "its decoder has 17 steps"),
-        ({"added_tokens": [{"id": 9, "content": "a" * 1025}]}, "a token of 1,025 characters"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("change", "why"), [
+    ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": ["a b"]}}, "out of vocabulary"),
+    ({"model": {"type": "BPE", "vocab": {"a": -1}, "merges": []}}, "."),
+    ({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": [], "dropout": 0.1}}, "byte pairs with a dropout"),
+    ({"normalizer": {"type": "Nothing"}}, "."), ({"pre_tokenizer": split({"Regex": "("})}, "."),
+    ({"pre_tokenizer": split({"String": "a"}, "Sideways")}, "."), ({"decoder": {"type": "CTC"}}, "its decoder CTC"),
+    ({"decoder": {"type": "Replace", "pattern": {"Regex": "a*"}, "content": ""}}, "its decoder Replace"),
+    ({"decoder": []}, "."),
+    ({"decoder": {"type": "Sequence", "decoders": [DOUBLES] * 3}}, "more than 4 times as long"),
+    ({"decoder": {"type": "Sequence", "decoders": [{"type": "Fuse"}] * 17}}, "its decoder has 17 steps"),
+    ({"added_tokens": [{"id": 9, "content": "a" * 1025}]}, "a token of 1,025 characters"),
+])  # fmt: skip
 def test_what_is_not_read_is_refused(change: dict[str, Any], why: str) -> None:
     with pytest.raises((AttributeError, KeyError, TypeError, ValueError), match=why):
         read(**change)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"normalizer": {"type": "Sequence", "normalizers": [DOUBLES] * 5}},
-        {"normalizer": {"type": "Prepend", "prepend": "a" * 16}}, {"pre_tokenizer": in_turn(*[BYTES] * 3)},
-        {"normalizer": {"type": "Sequence", "normalizers": [SPACES] * 17}}, {"normalizer": {"type": "Lowercase"}},
-        {"pre_tokenizer": split({"Regex": r"\p{L}+"})},
-        {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}},
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("change", [
+    {"normalizer": {"type": "Sequence", "normalizers": [DOUBLES] * 5}},
+    {"normalizer": {"type": "Prepend", "prepend": "a" * 16}}, {"pre_tokenizer": in_turn(*[BYTES] * 3)},
+    {"normalizer": {"type": "Sequence", "normalizers": [SPACES] * 17}}, {"normalizer": {"type": "Lowercase"}},
+    {"pre_tokenizer": split({"Regex": r"\p{L}+"})},
+    {"model": {"type": "Unigram", "vocab": [["a", 0.0]], "unk_id": 0}},
+])  # fmt: skip
 def test_what_may_take_long_is_not_bounded(change: dict[str, Any]) -> None:
     assert read().is_bounded
     assert not read(**change).is_bounded
@@ -248,13 +229,10 @@ def test_what_is_guarded_has_no_special_tokens(text: str) -> None:
 _READ = read()
 
 
-@pytest.mark.parametrize(
-    ("piece", "text", "expected"),
-    [
-        ("Ġhi", " hi", b" hi"), ("Ã", "�", b"\xc3"), ("<0x0A>", "\n", b"\n"), ("<0xC3>", "�", b"\xc3"),
-        ("<0x41>", "<0x41>", b"<0x41>"), ("▁hi", "hi", b" hi"), ("▁", "", b" "), ("�", "�", "�".encode()),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("piece", "text", "expected"), [
+    ("Ġhi", " hi", b" hi"), ("Ã", "�", b"\xc3"), ("<0x0A>", "\n", b"\n"), ("<0xC3>", "�", b"\xc3"),
+    ("<0x41>", "<0x41>", b"<0x41>"), ("▁hi", "hi", b" hi"), ("▁", "", b" "), ("�", "�", "�".encode()),
+])  # fmt: skip
 def test_the_bytes_of_a_token(piece: str, text: str, expected: bytes) -> None:
     assert token_bytes(piece, text) == expected
 

@@ -20,15 +20,11 @@ def test_the_example_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.fullmatch(r"80 tokens, \d\d of them first written by the device\n", capsys.readouterr().out)
 
 
-@pytest.mark.parametrize(
-    ("link", "least", "most"),
-    [
-        (Conditions(delay=DelaySpec(100.0)), 0.2, 0.25),
-        (Conditions(delay=DelaySpec(1.0), rate_bps=8e3), 0.2, 1.0),  # 100 bytes take 0.1 s each way
-        (Conditions(delay=DelaySpec(1.0), loss=Bernoulli(1.0)), 5.0, 5.1),  # until the client gives the attempt up
-    ],
-    ids=["delay", "rate", "loss"],
-)
+@pytest.mark.parametrize(("link", "least", "most"), [
+    (Conditions(delay=DelaySpec(100.0)), 0.2, 0.25),
+    (Conditions(delay=DelaySpec(1.0), rate_bps=8e3), 0.2, 1.0),  # 100 bytes take 0.1 s each way
+    (Conditions(delay=DelaySpec(1.0), loss=Bernoulli(1.0)), 5.0, 5.1),  # until the client gives the attempt up
+], ids=["delay", "rate", "loss"])  # fmt: skip
 def test_a_link_is_what_netsim_makes_of_its_conditions(link: Conditions, least: float, most: float) -> None:
     async def story(world: World) -> None:
         began = asyncio.get_running_loop().time()

@@ -28,20 +28,17 @@ def test_toml_and_yaml_say_the_same_and_paths_are_relative_to_the_file(tmp_path:
         load_fit_settings(tmp_path / "fit.toml")
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"shards": []}, "In fit.toml: shards is missing"),
-        ({"budget": {"tokens": 10, "rounds": 3}}, r"rounds in \[budget\] of fit.toml is not a setting"),
-        ({"drafter": {"reused_layers": -1}}, r"reused_layers in \[drafter\] of fit.toml is -1: expected at least 0"),
-        ({"blocks": 3}, "blocks in fit.toml is not a table"),
-        ({"blocks": {"shortest": 9, "longest": 4}}, r"blocks.longest \(4\) is below blocks.shortest \(9\)"),
-        ({"drafter": {"kind": "eagle2", "reused_layers": 1}}, "drafter.reused_layers is for moa drafters only"),
-        ({"drafter": {"kind": "lookup"}}, "drafter.kind is lookup, expected one of dflash, moa, eagle3, eagle2"),
-        ({"drafter": {"norms_near_zero": True}}, "norms_near_zero in .* is not a setting any more. It repeated what"),
-        ({"cache": {"gigabytes": 1}}, "cache in fit.toml is not a setting any more. Each epoch computes"),
-    ],
-)
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"shards": []}, "In fit.toml: shards is missing"),
+    ({"budget": {"tokens": 10, "rounds": 3}}, r"rounds in \[budget\] of fit.toml is not a setting"),
+    ({"drafter": {"reused_layers": -1}}, r"reused_layers in \[drafter\] of fit.toml is -1: expected at least 0"),
+    ({"blocks": 3}, "blocks in fit.toml is not a table"),
+    ({"blocks": {"shortest": 9, "longest": 4}}, r"blocks.longest \(4\) is below blocks.shortest \(9\)"),
+    ({"drafter": {"kind": "eagle2", "reused_layers": 1}}, "drafter.reused_layers is for moa drafters only"),
+    ({"drafter": {"kind": "lookup"}}, "drafter.kind is lookup, expected one of dflash, moa, eagle3, eagle2"),
+    ({"drafter": {"norms_near_zero": True}}, "norms_near_zero in .* is not a setting any more. It repeated what"),
+    ({"cache": {"gigabytes": 1}}, "cache in fit.toml is not a setting any more. Each epoch computes"),
+])  # fmt: skip
 def test_bad_configurations_name_the_setting(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         fit(**changes)

@@ -53,19 +53,16 @@ def test_toml_is_read_too(tmp_path: Path) -> None:
     assert (event.kind, event.duration_s, event.directions) == (EventKind.BLACKHOLE, 2.0, (Direction.UP,))
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[", "cannot be parsed"),
-        (BASE.replace("basis: one_way\n", ""), "does not say its basis"),
-        (BASE.replace("version: 1", "version: 2"), "version: Input should be 1"),
-        (BASE + "speed: 3\n", "speed: Extra inputs are not permitted"),
-        (BASE + "loss: {model: martian}\n", "loss: the model is 'bernoulli' (the default) or 'gilbert_elliott'"),
-        (BASE + "timeline: [{at_s: 1, kind: blackhole}]\n", "a blackhole needs duration_s above 0"),
-        (BASE + "timeline: [{at_s: 1, kind: change}]\n", "a change, and only a change, names a profile"),
-        (BASE + "timeline: [{at_s: 1, kind: refuse, duration_s: 1, direction: up}]\n", "a refuse has no direction"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    ("[", "cannot be parsed"),
+    (BASE.replace("basis: one_way\n", ""), "does not say its basis"),
+    (BASE.replace("version: 1", "version: 2"), "version: Input should be 1"),
+    (BASE + "speed: 3\n", "speed: Extra inputs are not permitted"),
+    (BASE + "loss: {model: martian}\n", "loss: the model is 'bernoulli' (the default) or 'gilbert_elliott'"),
+    (BASE + "timeline: [{at_s: 1, kind: blackhole}]\n", "a blackhole needs duration_s above 0"),
+    (BASE + "timeline: [{at_s: 1, kind: change}]\n", "a change, and only a change, names a profile"),
+    (BASE + "timeline: [{at_s: 1, kind: refuse, duration_s: 1, direction: up}]\n", "a refuse has no direction"),
+])  # fmt: skip
 def test_a_malformed_profile_says_where(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text, "mine.yaml")

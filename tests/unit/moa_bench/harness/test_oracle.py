@@ -136,13 +136,10 @@ def write(path: Path, *categories: str) -> Path:
     return path
 
 
-@pytest.mark.parametrize(
-    ("name", "named", "categories"),
-    [
-        ("mt_bench", ["writing", "math", ""], ["writing", "math", "mt_bench"]),
-        ("question", ["writing", "math", "rag", "math_reasoning"], ["mt_bench", "mt_bench", "rag", "math_reasoning"]),
-    ],
-)
+@pytest.mark.parametrize(("name", "named", "categories"), [
+    ("mt_bench", ["writing", "math", ""], ["writing", "math", "mt_bench"]),
+    ("question", ["writing", "math", "rag", "math_reasoning"], ["mt_bench", "mt_bench", "rag", "math_reasoning"]),
+])  # fmt: skip
 def test_a_line_names_its_category_and_spec_bench_has_its_own_tasks(
     tmp_path: Path, name: str, named: list[str], categories: list[str]
 ) -> None:

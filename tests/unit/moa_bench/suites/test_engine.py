@@ -81,18 +81,15 @@ BEFORE = [Moment(5.0, 1, 1, True), Moment(5.25, 2, 2, True), Moment(5.75, 3, 3, 
 NEXT = [Moment(1.0, 1, 1, True), Moment(9.0, 2, 2, True)]
 
 
-@pytest.mark.parametrize(
-    ("moments", "at_s", "healed_s", "next_s", "found"),
-    [
-        pytest.param(FOUR, 2.5, 5.5, math.inf, (4500.0, 1000.0, False), id="a client that waits stalls until text"),
-        pytest.param(STANDALONE, 1.125, 4.0, math.inf, (250.0, 1000.0, True), id="a standalone one until its own"),
-        pytest.param(SEVERAL, 1.25, 3.5, math.inf, (1750.0, 250.0, True), id="the longest of several waits"),
-        pytest.param(FULL, 2.0, 4.0, math.inf, (None, 1000.0, False), id="a full screen does not stall"),
-        pytest.param(BEFORE, 5.5, 5.5625, math.inf, (500.0, 187.5, False), id="waits that ended before do not count"),
-        pytest.param(NEXT, 1.5, 2.0, 3.0, (2000.0, None, False), id="the next incident ends what is said"),
-        pytest.param([Moment(1.0, 1, 1, True)], 2.0, 3.0, math.inf, None, id="an answer that was over"),
-    ],
-)
+@pytest.mark.parametrize(("moments", "at_s", "healed_s", "next_s", "found"), [
+    pytest.param(FOUR, 2.5, 5.5, math.inf, (4500.0, 1000.0, False), id="a client that waits stalls until text"),
+    pytest.param(STANDALONE, 1.125, 4.0, math.inf, (250.0, 1000.0, True), id="a standalone one until its own"),
+    pytest.param(SEVERAL, 1.25, 3.5, math.inf, (1750.0, 250.0, True), id="the longest of several waits"),
+    pytest.param(FULL, 2.0, 4.0, math.inf, (None, 1000.0, False), id="a full screen does not stall"),
+    pytest.param(BEFORE, 5.5, 5.5625, math.inf, (500.0, 187.5, False), id="waits that ended before do not count"),
+    pytest.param(NEXT, 1.5, 2.0, 3.0, (2000.0, None, False), id="the next incident ends what is said"),
+    pytest.param([Moment(1.0, 1, 1, True)], 2.0, 3.0, math.inf, None, id="an answer that was over"),
+])  # fmt: skip
 def test_what_a_screen_says(
     moments: list[Moment], at_s: float, healed_s: float, next_s: float, found: tuple[object, ...] | None
 ) -> None:

@@ -209,19 +209,16 @@ def sent(change: Callable[[bytes], bytes], later: int = 0) -> Change:
 NAMES = ("../../outside.json", "/etc/passwd", "weights.bin", "model.py", "manifest.pb", "tokenizer.json")  # twice
 
 
-@pytest.mark.parametrize(
-    ("change", "error"),
-    [
-        *((listed(name=name), errors.ProtocolError) for name in NAMES),
-        (listed(size=1 << 60), errors.ProtocolError),
-        (listed(sha256=b"short"), errors.ProtocolError),
-        (listed(-1, size=1 << 30), errors.ProtocolError),  # more than the tiny model can have
-        (lambda message: message.ClearField("manifest"), errors.ProtocolError),
-        (sent(lambda data: bytes(each ^ 1 for each in data)), errors.ChecksumError),
-        (sent(bytes, later=1), errors.ProtocolError),
-        (sent(lambda data: data + b"more"), errors.ProtocolError),
-    ],
-)
+@pytest.mark.parametrize(("change", "error"), [
+    *((listed(name=name), errors.ProtocolError) for name in NAMES),
+    (listed(size=1 << 60), errors.ProtocolError),
+    (listed(sha256=b"short"), errors.ProtocolError),
+    (listed(-1, size=1 << 30), errors.ProtocolError),  # more than the tiny model can have
+    (lambda message: message.ClearField("manifest"), errors.ProtocolError),
+    (sent(lambda data: bytes(each ^ 1 for each in data)), errors.ChecksumError),
+    (sent(bytes, later=1), errors.ProtocolError),
+    (sent(lambda data: data + b"more"), errors.ProtocolError),
+])  # fmt: skip
 async def test_what_a_server_must_not_send(
     source: Source, tmp_path: Path, change: Change, error: type[errors.MoaError]
 ) -> None:

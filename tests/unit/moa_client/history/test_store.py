@@ -274,17 +274,14 @@ def test_only_the_user_may_read_it(tmp_path: Path) -> None:
         os.umask(before)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (
-            f"PRAGMA user_version = {len(MIGRATIONS) + 1}",
-            "history.db is of a newer version of moa (5, this one knows 4).",
-        ),
-        ("PRAGMA application_id = 0; CREATE TABLE theirs (id)", "history.db is a database of another program."),
-        (b"no database " * 1000, "history.db is damaged, or no history; it was left as it is."),
-    ],
-)
+@pytest.mark.parametrize(("content", "words"), [
+    (
+        f"PRAGMA user_version = {len(MIGRATIONS) + 1}",
+        "history.db is of a newer version of moa (5, this one knows 4).",
+    ),
+    ("PRAGMA application_id = 0; CREATE TABLE theirs (id)", "history.db is a database of another program."),
+    (b"no database " * 1000, "history.db is damaged, or no history; it was left as it is."),
+])  # fmt: skip
 def test_what_is_no_history_of_ours_is_refused_and_left_as_it_is(
     tmp_path: Path, content: str | bytes, words: str
 ) -> None:

@@ -75,31 +75,23 @@ def availability_in(mode: Mode) -> Availability:
     return availability
 
 
-@pytest.mark.parametrize(
-    ("mode", "seconds", "then", "reaction"),
-    [
-        (Mode.SERVED, 0.1, Mode.SERVED, NOTHING),
-        (Mode.SERVED, 0.15, Mode.SILENT, Reaction((LinkCommand.GO_STANDALONE,), (SILENT,))),
-        (Mode.SILENT, 0.6, Mode.SILENT, NOTHING),
-        (Mode.SILENT, 0.65, Mode.OFFLINE, Reaction((LinkCommand.REOPEN,))),
-        (Mode.STALLED, 60.1, Mode.STALLED, NOTHING),
-        (Mode.STALLED, 60.65, Mode.OFFLINE, Reaction((LinkCommand.REOPEN,))),
-        (Mode.OFFLINE_BY_WISH, 10.0, Mode.OFFLINE_BY_WISH, Reaction((LinkCommand.LEAVE,))),
-    ],
-)
+@pytest.mark.parametrize(("mode", "seconds", "then", "reaction"), [
+    (Mode.SERVED, 0.1, Mode.SERVED, NOTHING),
+    (Mode.SERVED, 0.15, Mode.SILENT, Reaction((LinkCommand.GO_STANDALONE,), (SILENT,))),
+    (Mode.SILENT, 0.6, Mode.SILENT, NOTHING), (Mode.SILENT, 0.65, Mode.OFFLINE, Reaction((LinkCommand.REOPEN,))),
+    (Mode.STALLED, 60.1, Mode.STALLED, NOTHING), (Mode.STALLED, 60.65, Mode.OFFLINE, Reaction((LinkCommand.REOPEN,))),
+    (Mode.OFFLINE_BY_WISH, 10.0, Mode.OFFLINE_BY_WISH, Reaction((LinkCommand.LEAVE,))),
+])  # fmt: skip
 def test_time_passes_with_a_silent_stream(mode: Mode, seconds: float, then: Mode, reaction: Reaction) -> None:
     availability = availability_in(mode)
     assert without_beats(tick(availability, 1000.0 + 1e3 * seconds)) == reaction
     assert availability.mode is then
 
 
-@pytest.mark.parametrize(
-    ("mode", "is_progress", "is_back"),
-    [
-        (Mode.SERVED, True, False), (Mode.SILENT, True, True), (Mode.SILENT, False, True), (Mode.STALLED, True, True),
-        (Mode.STALLED, False, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mode", "is_progress", "is_back"), [
+    (Mode.SERVED, True, False), (Mode.SILENT, True, True), (Mode.SILENT, False, True), (Mode.STALLED, True, True),
+    (Mode.STALLED, False, False),
+])  # fmt: skip
 def test_a_frame_shows_that_the_server_is_back(mode: Mode, is_progress: bool, is_back: bool) -> None:
     availability = availability_in(mode)
     now = 1000.0 + (SILENCE_MS if mode is Mode.STALLED else LEAST_TIMEOUT_MS) + 1.0
@@ -115,15 +107,12 @@ def test_the_server_decides_again_when_it_returns(mode: Mode, is_answering: bool
     assert availability.is_served
 
 
-@pytest.mark.parametrize(
-    ("mode", "broke", "is_expected", "then", "reaction"),
-    [
-        (Mode.SERVED, False, True, Mode.OFFLINE, LOST), (Mode.SERVED, True, True, Mode.SERVED, NOTHING),
-        (Mode.SERVED, False, False, Mode.SERVED, Reaction(events=TOLD)),
-        (Mode.SILENT, True, True, Mode.OFFLINE, NOTHING), (Mode.STALLED, True, True, Mode.OFFLINE, NOTHING),
-        (Mode.SILENT, False, True, Mode.OFFLINE, NOTHING), (Mode.OFFLINE, False, True, Mode.OFFLINE, NOTHING),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("mode", "broke", "is_expected", "then", "reaction"), [
+    (Mode.SERVED, False, True, Mode.OFFLINE, LOST), (Mode.SERVED, True, True, Mode.SERVED, NOTHING),
+    (Mode.SERVED, False, False, Mode.SERVED, Reaction(events=TOLD)),
+    (Mode.SILENT, True, True, Mode.OFFLINE, NOTHING), (Mode.STALLED, True, True, Mode.OFFLINE, NOTHING),
+    (Mode.SILENT, False, True, Mode.OFFLINE, NOTHING), (Mode.OFFLINE, False, True, Mode.OFFLINE, NOTHING),
+])  # fmt: skip
 def test_a_stream_is_lost(mode: Mode, broke: bool, is_expected: bool, then: Mode, reaction: Reaction) -> None:
     availability = availability_in(mode)
     assert availability.on_lost(GONE, broke=broke, is_expected=is_expected) == reaction
@@ -193,14 +182,11 @@ class TestWaking:
         assert now <= 1000.0 + LEAST_TIMEOUT_MS + 2 * SILENT_STREAM_MS
 
 
-@pytest.mark.parametrize(
-    ("before", "step_ms", "after"),
-    [
-        (LinkState.GOOD, 2.0, LinkState.SLOW), (LinkState.GOOD, 3.0, LinkState.GOOD),
-        (LinkState.SLOW, 3.0, LinkState.SLOW), (LinkState.SLOW, 4.0, LinkState.GOOD),
-        (LinkState.OFFLINE, 2.0, LinkState.OFFLINE),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("before", "step_ms", "after"), [
+    (LinkState.GOOD, 2.0, LinkState.SLOW), (LinkState.GOOD, 3.0, LinkState.GOOD),
+    (LinkState.SLOW, 3.0, LinkState.SLOW), (LinkState.SLOW, 4.0, LinkState.GOOD),
+    (LinkState.OFFLINE, 2.0, LinkState.OFFLINE),
+])  # fmt: skip
 def test_a_link_is_slow_when_a_round_trip_takes_many_steps(before: LinkState, step_ms: float, after: LinkState) -> None:
     availability = availability_in(Mode.SERVED)
     assert availability.monitor.rtt_ms == ROUND_TRIP_MS

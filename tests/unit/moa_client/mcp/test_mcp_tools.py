@@ -141,19 +141,16 @@ def test_variables_of_the_environment_are_put_in() -> None:
     assert (address.url, address.headers) == ("http://bin", {"Authorization": "Bearer bin"})
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ([], "the whole file: expected a JSON object"),
-        ({"servers": {}}, "mcpServers: field required"),
-        ({"mcpServers": {"a": {"command": "x", "args": "-y"}}}, "mcpServers.a.args: expected a list"),
-        ({"mcpServers": {"a": {"command": "${NOWHERE}"}}}, "'a' needs the variable NOWHERE, which is not set"),
-        ({"mcpServers": {"a": {}}}, "the server 'a' needs a command or a url, and not both"),
-        ({"mcpServers": {"a": {"command": "x", "url": "http://x"}}}, "needs a command or a url, and not both"),
-        ({"mcpServers": {"a": {"url": "http://x", "type": "sse"}}}, "'a' is of the type 'sse'"),
-        ({"mcpServers": {"a": {"url": "file:///x"}}}, "does not begin with http:// or https://"),
-    ],
-)
+@pytest.mark.parametrize(("value", "words"), [
+    ([], "the whole file: expected a JSON object"),
+    ({"servers": {}}, "mcpServers: field required"),
+    ({"mcpServers": {"a": {"command": "x", "args": "-y"}}}, "mcpServers.a.args: expected a list"),
+    ({"mcpServers": {"a": {"command": "${NOWHERE}"}}}, "'a' needs the variable NOWHERE, which is not set"),
+    ({"mcpServers": {"a": {}}}, "the server 'a' needs a command or a url, and not both"),
+    ({"mcpServers": {"a": {"command": "x", "url": "http://x"}}}, "needs a command or a url, and not both"),
+    ({"mcpServers": {"a": {"url": "http://x", "type": "sse"}}}, "'a' is of the type 'sse'"),
+    ({"mcpServers": {"a": {"url": "file:///x"}}}, "does not begin with http:// or https://"),
+])  # fmt: skip
 def test_what_cannot_be_used_is_named(value: Any, words: str) -> None:
     with pytest.raises(ValueError, match=r".") as raised:
         parse_servers(value, FOLDER)

@@ -272,15 +272,12 @@ def test_calls_as_models_write_them_and_what_is_text(form: ToolFormat, text: str
     assert read(form, text) == pieces
 
 
-@pytest.mark.parametrize(
-    ("schema", "written", "value"),
-    [
-        ({"type": "string"}, "5", "5"), ({"type": "number"}, "5", 5), ({"type": "boolean"}, "True", True),
-        ({"type": ["string", "null"]}, "null", None), ({"type": "array"}, '["a", 1]', ["a", 1]),
-        ({"anyOf": [{"type": "object"}, {"type": "null"}]}, '{"a": "</parameter>"}', {"a": "</parameter>"}),
-        ({"enum": [1, 2]}, "1", 1), ({}, "5", 5),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("schema", "written", "value"), [
+    ({"type": "string"}, "5", "5"), ({"type": "number"}, "5", 5), ({"type": "boolean"}, "True", True),
+    ({"type": ["string", "null"]}, "null", None), ({"type": "array"}, '["a", 1]', ["a", 1]),
+    ({"anyOf": [{"type": "object"}, {"type": "null"}]}, '{"a": "</parameter>"}', {"a": "</parameter>"}),
+    ({"enum": [1, 2]}, "1", 1), ({}, "5", 5),
+])  # fmt: skip
 def test_values_of_qwen_are_read_by_the_schema(schema: object, written: str, value: object) -> None:
     tool = Tool("f", parameters={"type": "object", "properties": {"x": schema}})
     text = f"<tool_call>\n<function=f>\n<parameter=x>\n{written}\n</parameter>\n</function>\n</tool_call>"
@@ -289,20 +286,17 @@ def test_values_of_qwen_are_read_by_the_schema(schema: object, written: str, val
     assert json.loads(piece.arguments)["x"] == value
 
 
-@pytest.mark.parametrize(
-    ("marks", "is_open", "text", "reasoning", "said"),
-    [
-        (TAGS, False, "<think>\nFirst.\n\nThen.\n</think>\n\nAn answer.\n", "First.\n\nThen.", "An answer.\n"),
-        (TAGS, True, "First.\n\nThen.\n</think>\n\nAn answer.\n", "First.\n\nThen.", "An answer.\n"),
-        (MISTRAL, False, "[THINK]First.[/THINK]An answer.", "First.", "An answer."),
-        (GEMMA4, False, "<|channel>thought\nFirst.<channel|>An answer.", "First.", "An answer."),
-        (TAGS, False, "<think>\n\n</think>\n\nHello", "", "Hello"),
-        (TAGS, False, "Models write <think> and </think>.", "", "Models write <think> and </think>."),
-        (TAGS, False, "<think>x</think>Then <think>.", "x", "Then <think>."),
-        (TAGS, False, "<think>\nFirst. </thi", "First. </thi", ""),
-        (TAGS, False, "<thi", "", "<thi"),
-    ],
-)
+@pytest.mark.parametrize(("marks", "is_open", "text", "reasoning", "said"), [
+    (TAGS, False, "<think>\nFirst.\n\nThen.\n</think>\n\nAn answer.\n", "First.\n\nThen.", "An answer.\n"),
+    (TAGS, True, "First.\n\nThen.\n</think>\n\nAn answer.\n", "First.\n\nThen.", "An answer.\n"),
+    (MISTRAL, False, "[THINK]First.[/THINK]An answer.", "First.", "An answer."),
+    (GEMMA4, False, "<|channel>thought\nFirst.<channel|>An answer.", "First.", "An answer."),
+    (TAGS, False, "<think>\n\n</think>\n\nHello", "", "Hello"),
+    (TAGS, False, "Models write <think> and </think>.", "", "Models write <think> and </think>."),
+    (TAGS, False, "<think>x</think>Then <think>.", "x", "Then <think>."),
+    (TAGS, False, "<think>\nFirst. </thi", "First. </thi", ""),
+    (TAGS, False, "<thi", "", "<thi"),
+])  # fmt: skip
 def test_reasoning_before_an_answer(marks: Thinking, is_open: bool, text: str, reasoning: str, said: str) -> None:
     pieces: list[Piece] = [ReasoningPiece(reasoning)] if reasoning else []
     assert read(None, text, marks=marks, is_open=is_open) == pieces + [TextPiece(each) for each in (said,) if each]

@@ -169,45 +169,42 @@ EMPTY = Constraint(ConstraintKind.JSON_SCHEMA, json.dumps({"type": "object", "pr
 PLACE = Constraint(ConstraintKind.REGEX, r"[a-z]+/\d")
 
 
-@pytest.mark.parametrize(
-    ("grammar", "texts", "others"),
-    [
+@pytest.mark.parametrize(("grammar", "texts", "others"), [
+    (
+        limited_grammar(reasoning(is_open=False, budget=2), IDS),
+        ["An answer that tells of <think>, and of more.", "<think>ab</think>An answer", ""],
+        ["<think>abc</think>An answer"],
+    ),
+    (
+        limited_grammar(reasoning(HARMONY, is_open=False, budget=2), IDS),
+        [f"{ANALYSIS}ab{THEN}{FINAL}An answer", f"{FINAL}An answer"],
+        [f"{ANALYSIS}abc{THEN}{FINAL}An answer", f"{FINAL}An{THEN}{ANALYSIS}a{THEN}{FINAL}answer"],
+    ),
+    (
+        reasoned_grammar(reasoning(HARMONY, is_open=False), WORD, IDS),
+        [f"{ANALYSIS}I say no{THEN}{FINAL}no", f"{FINAL}yes"],
+        ["yes"],
+    ),
+    (
+        forced_grammar(Harmony(), [NOW], IDS, reasoning=reasoning(HARMONY, is_open=False, budget=2)),
+        [CALLED, f"{ANALYSIS}Hm{THEN}{CALLED}"],
+        [f"{ANALYSIS}Hmm{THEN}{CALLED}", f"{ANALYSIS}Hm{THEN}{FINAL}No"],
+    ),
+    (
+        forced_grammar(Hermes(), [NOW], IDS, reasoning=reasoning(is_open=True)),
+        [f"Hm</think>\n{Hermes().render('', [call('now')])}"],
+        [Hermes().render("", [call("now")]), "Hm</think>\nNo"],
+    ),
+    *(
         (
-            limited_grammar(reasoning(is_open=False, budget=2), IDS),
-            ["An answer that tells of <think>, and of more.", "<think>ab</think>An answer", ""],
-            ["<think>abc</think>An answer"],
-        ),
-        (
-            limited_grammar(reasoning(HARMONY, is_open=False, budget=2), IDS),
-            [f"{ANALYSIS}ab{THEN}{FINAL}An answer", f"{FINAL}An answer"],
-            [f"{ANALYSIS}abc{THEN}{FINAL}An answer", f"{FINAL}An{THEN}{ANALYSIS}a{THEN}{FINAL}answer"],
-        ),
-        (
-            reasoned_grammar(reasoning(HARMONY, is_open=False), WORD, IDS),
-            [f"{ANALYSIS}I say no{THEN}{FINAL}no", f"{FINAL}yes"],
-            ["yes"],
-        ),
-        (
-            forced_grammar(Harmony(), [NOW], IDS, reasoning=reasoning(HARMONY, is_open=False, budget=2)),
-            [CALLED, f"{ANALYSIS}Hm{THEN}{CALLED}"],
-            [f"{ANALYSIS}Hmm{THEN}{CALLED}", f"{ANALYSIS}Hm{THEN}{FINAL}No"],
-        ),
-        (
-            forced_grammar(Hermes(), [NOW], IDS, reasoning=reasoning(is_open=True)),
-            [f"Hm</think>\n{Hermes().render('', [call('now')])}"],
-            [Hermes().render("", [call("now")]), "Hm</think>\nNo"],
-        ),
-        *(
-            (
-                reasoned_grammar(reasoning(is_open=is_open, budget=budget), form, IDS),
-                [f"maybe</think>\n\n{text}"] if is_open else [f"<think>maybe</think>{text}", text],
-                [f"maybe</think>\n\n{wrong}", text] if is_open else [wrong],
-            )
-            for form, text, wrong in ((WORD, "no", "maybe"), (EMPTY, "{}", "[]"), (PLACE, "a/1", "a/b"))
-            for is_open in (True, False)
-            for budget in (None, 6)
-        ),
-    ],
-)
+            reasoned_grammar(reasoning(is_open=is_open, budget=budget), form, IDS),
+            [f"maybe</think>\n\n{text}"] if is_open else [f"<think>maybe</think>{text}", text],
+            [f"maybe</think>\n\n{wrong}", text] if is_open else [wrong],
+        )
+        for form, text, wrong in ((WORD, "no", "maybe"), (EMPTY, "{}", "[]"), (PLACE, "a/1", "a/b"))
+        for is_open in (True, False)
+        for budget in (None, 6)
+    ),
+])  # fmt: skip
 def test_which_answers_are_of_a_form(grammar: str, texts: list[str], others: list[str]) -> None:
     assert [text for text in (*texts, *others) if may_be(grammar, text)] == texts

@@ -220,14 +220,11 @@ def test_tools_and_calls_are_letters_too_and_marks_of_the_template_are_tokens(to
     assert marks("a<|im_start|>b<|im_end|>", [], ["!<|im_start|>!"]) == [start, start]
 
 
-@pytest.mark.parametrize(
-    ("chat_template", "message"),
-    [
-        (None, "The target's tokenizer has no chat template"),
-        ("{{ raise_exception('Odd') }}", "The target's chat template refuses the conversation: Odd"),
-        ("{{ messages[0].content }}", "The target's chat template leaves out message 1, which is of the role user"),
-    ],
-)
+@pytest.mark.parametrize(("chat_template", "message"), [
+    (None, "The target's tokenizer has no chat template"),
+    ("{{ raise_exception('Odd') }}", "The target's chat template refuses the conversation: Odd"),
+    ("{{ messages[0].content }}", "The target's chat template leaves out message 1, which is of the role user"),
+])  # fmt: skip
 def test_what_a_template_refuses_or_leaves_out_is_refused(
     tokenizer: Tokenizer, chat_template: str | None, message: str
 ) -> None:
@@ -257,28 +254,25 @@ DEEP = json.loads("[" * MOST_DEPTH + "]" * MOST_DEPTH)
 LARGE = [Tool(f"f{number}", parameters={"description": "x" * 60_000}) for number in range(4)]
 
 
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda: Tool("get weather"), "The tool's name 'get weather' cannot be used."),
-        (
-            lambda: Tool("f", parameters={"type": "string"}),
-            "The parameters of the tool f are of type 'string', expected 'object'.",
-        ),
-        (lambda: Tool("f", parameters={"default": DEEP}), "The schema of f is nested more than 64 deep."),
-        (lambda: check_tools(MANY), "129 tools are offered, at most 128 are allowed."),
-        (lambda: check_tools([NOW, NOW]), "Two tools have the name now."),
-        (lambda: check_tools(LARGE), "The parameters of all tools have 240,076 bytes, at most 196,608 are allowed."),
-        (lambda: ToolCall("id", "a b", "{}"), "The call 'id' names no tool: 'a b'."),
-        (lambda: ToolCall("id", "f", "{"), "The arguments of the call 'id' are not JSON: Expecting"),
-        (lambda: ToolCall("id", "f", "[1]"), "The arguments of the call 'id' are not a JSON object."),
-        (lambda: check_schema("f", {"properties": {"x": {"items": [1]}}}), "The schema of f.x[] is not a JSON object."),
-        (lambda: check_schema("f", {"type": [[]]}), "In the schema of f, type is not a name or a list of names."),
-        (lambda: check_schema("f", {"enum": {}}), "In the schema of f, enum is not a list."),
-        (lambda: offer_of(TOOLS, name="other"), "A call of 'other' is required, which is not among the tools."),
-        (lambda: offer_of([], is_forced=True), "A call is required, but no tool is offered."),
-    ],
-)
+@pytest.mark.parametrize(("make", "words"), [
+    (lambda: Tool("get weather"), "The tool's name 'get weather' cannot be used."),
+    (
+        lambda: Tool("f", parameters={"type": "string"}),
+        "The parameters of the tool f are of type 'string', expected 'object'.",
+    ),
+    (lambda: Tool("f", parameters={"default": DEEP}), "The schema of f is nested more than 64 deep."),
+    (lambda: check_tools(MANY), "129 tools are offered, at most 128 are allowed."),
+    (lambda: check_tools([NOW, NOW]), "Two tools have the name now."),
+    (lambda: check_tools(LARGE), "The parameters of all tools have 240,076 bytes, at most 196,608 are allowed."),
+    (lambda: ToolCall("id", "a b", "{}"), "The call 'id' names no tool: 'a b'."),
+    (lambda: ToolCall("id", "f", "{"), "The arguments of the call 'id' are not JSON: Expecting"),
+    (lambda: ToolCall("id", "f", "[1]"), "The arguments of the call 'id' are not a JSON object."),
+    (lambda: check_schema("f", {"properties": {"x": {"items": [1]}}}), "The schema of f.x[] is not a JSON object."),
+    (lambda: check_schema("f", {"type": [[]]}), "In the schema of f, type is not a name or a list of names."),
+    (lambda: check_schema("f", {"enum": {}}), "In the schema of f, enum is not a list."),
+    (lambda: offer_of(TOOLS, name="other"), "A call of 'other' is required, which is not among the tools."),
+    (lambda: offer_of([], is_forced=True), "A call is required, but no tool is offered."),
+])  # fmt: skip
 def test_what_cannot_be_used(make: Callable[[], object], words: str) -> None:
     with pytest.raises(ConfigError) as caught:
         make()
@@ -294,17 +288,14 @@ def test_ids_have_the_forms_of_openai_and_mistral(answer: str, index: int) -> No
     assert (mistral_id("VvvODy9mT"), mistral_id("VvvODy9m-") != "VvvODy9m-") == ("VvvODy9mT", True)
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [
-        True,
-        {"type": "file"},
-        {"enum": []},
-        {"oneOf": [{"type": "string"}, {"$ref": "#/none"}]},
-        {"type": "object", "properties": {"y": True}, "required": ["z"]},
-        {"type": "string", "enum": [1]},
-    ],
-)
+@pytest.mark.parametrize("schema", [
+    True,
+    {"type": "file"},
+    {"enum": []},
+    {"oneOf": [{"type": "string"}, {"$ref": "#/none"}]},
+    {"type": "object", "properties": {"y": True}, "required": ["z"]},
+    {"type": "string", "enum": [1]},
+])  # fmt: skip
 def test_whatever_passes_is_enforced_or_refused(schema: Any) -> None:
     tool = Tool("f", parameters={"type": "object", "properties": {"x": schema}})
     try:
@@ -314,16 +305,13 @@ def test_whatever_passes_is_enforced_or_refused(schema: Any) -> None:
     assert outcome.startswith("start: ") or "cannot be enforced" in outcome
 
 
-@pytest.mark.parametrize(
-    ("schema", "types"),
-    [
-        ({"enum": ["a", 1, 1.5, None, True, [], {}]}, ANY),
-        ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
-        ({"$ref": "#/$defs/a"}, {"integer"}),
-        ({"$ref": "#/$defs/tree"}, {"null"}),
-        *(({"$ref": to}, ANY) for to in ("#/$defs/loop", "#/$defs/none", "https://a.b/c", "#/$defs/b/type/x")),
-    ],
-)
+@pytest.mark.parametrize(("schema", "types"), [
+    ({"enum": ["a", 1, 1.5, None, True, [], {}]}, ANY),
+    ({"oneOf": [{"type": "string"}, {"type": "null"}]}, {"string", "null"}),
+    ({"$ref": "#/$defs/a"}, {"integer"}),
+    ({"$ref": "#/$defs/tree"}, {"null"}),
+    *(({"$ref": to}, ANY) for to in ("#/$defs/loop", "#/$defs/none", "https://a.b/c", "#/$defs/b/type/x")),
+])  # fmt: skip
 def test_types_of_a_schema(schema: Any, types: set[str]) -> None:
     definitions = {
         "a": {"$ref": "#/$defs/b"},

@@ -35,18 +35,15 @@ def refused(check: Callable[[], None]) -> str:
     return f"{caught.value.status} {caught.value}"
 
 
-@pytest.mark.parametrize(
-    ("access", "hosts", "others"),
-    [
-        (OURS, "localhost:8674 127.0.0.1:8674 [::1]:8674 LOCALHOST:8674", "localhost localhost:80 evil.example:8674"),
-        (OURS, "", "localhost.evil.example:8674 [::1 192.168.1.9:8674"),
-        (Access("127.0.0.1", 80), "localhost", "evil.example"),
-        (EVERYWHERE, "192.168.1.9:8674 [fe80::1]:8674", "192.168.1.9:80 name.example:8674"),
-        (Access("192.168.1.9", 8674), "192.168.1.9:8674", "192.168.1.8:8674"),
-        (Access("fe80::1", 8674), "[fe80::1]:8674", "[fe80::2]:8674"),
-        (ALLOWING, "app.example app.example:443", "app.example:80"),  # as a proxy sends it
-    ],
-)
+@pytest.mark.parametrize(("access", "hosts", "others"), [
+    (OURS, "localhost:8674 127.0.0.1:8674 [::1]:8674 LOCALHOST:8674", "localhost localhost:80 evil.example:8674"),
+    (OURS, "", "localhost.evil.example:8674 [::1 192.168.1.9:8674"),
+    (Access("127.0.0.1", 80), "localhost", "evil.example"),
+    (EVERYWHERE, "192.168.1.9:8674 [fe80::1]:8674", "192.168.1.9:80 name.example:8674"),
+    (Access("192.168.1.9", 8674), "192.168.1.9:8674", "192.168.1.8:8674"),
+    (Access("fe80::1", 8674), "[fe80::1]:8674", "[fe80::2]:8674"),
+    (ALLOWING, "app.example app.example:443", "app.example:80"),  # as a proxy sends it
+])  # fmt: skip
 def test_names_of_this_device_and_of_allowed_origins_may_be_the_host(access: Access, hosts: str, others: str) -> None:
     for host in hosts.split():
         access.check_host(host)
@@ -69,19 +66,16 @@ def test_own_pages_and_allowed_ones_may_send_and_no_others() -> None:
             assert "may not use this device" in refused(partial(ALLOWING.check_origin, origin, host))
 
 
-@pytest.mark.parametrize(
-    ("headers", "enters"),
-    [
-        ({"authorization": f"Bearer {KEY}"}, True), ({"authorization": f"bearer  {KEY}"}, True),
-        ({"sec-websocket-protocol": f"moa, moa.key.{KEY}"}, True), ({"x-api-key": KEY}, True),
-        ({"x-api-key": KEY, "authorization": "Bearer another service's"}, True),
-        ({"x-api-key": "another service's", "authorization": f"Bearer {KEY}"}, True), ({}, False),
-        ({"authorization": "Bearer"}, False), ({"authorization": f"Bearer {KEY[:-2]}"}, False),
-        ({"authorization": "Bearer s\u00e9ize"}, False), ({"authorization": f"Basic {KEY}"}, False),
-        ({"x-api-key": KEY[:-2]}, False), ({"sec-websocket-protocol": "moa"}, False),
-        ({"sec-websocket-protocol": KEY}, False),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("headers", "enters"), [
+    ({"authorization": f"Bearer {KEY}"}, True), ({"authorization": f"bearer  {KEY}"}, True),
+    ({"sec-websocket-protocol": f"moa, moa.key.{KEY}"}, True), ({"x-api-key": KEY}, True),
+    ({"x-api-key": KEY, "authorization": "Bearer another service's"}, True),
+    ({"x-api-key": "another service's", "authorization": f"Bearer {KEY}"}, True), ({}, False),
+    ({"authorization": "Bearer"}, False), ({"authorization": f"Bearer {KEY[:-2]}"}, False),
+    ({"authorization": "Bearer s\u00e9ize"}, False), ({"authorization": f"Basic {KEY}"}, False),
+    ({"x-api-key": KEY[:-2]}, False), ({"sec-websocket-protocol": "moa"}, False),
+    ({"sec-websocket-protocol": KEY}, False),
+])  # fmt: skip
 def test_the_key_may_come_in_three_places(headers: dict[str, str], enters: bool) -> None:
     OURS.check_key(headers)
     if enters:
@@ -107,18 +101,15 @@ MAPPED = ENDS.replace("0100007F", "0000000000000000FFFF00000100007F")
 linux = pytest.mark.skipif(not Path("/proc/net/tcp").exists(), reason="this system has no /proc/net")
 
 
-@pytest.mark.parametrize(
-    ("name", "host", "row", "user"),
-    [
-        ("tcp", "127.0.0.1", (ENDS, 1, 8, 1), 8),
-        ("tcp6", "::1", (SIX, 1, 9, 1), 9),
-        ("tcp6", "127.0.0.1", (MAPPED, 1, 10, 1), 10),
-        ("tcp", "127.0.0.1", ("0100007F:21E2 0100007F:C001", 1, 7, 1), None),  # our own end
-        ("tcp", "127.0.0.1", (ENDS, 5, 11, 1), 11),  # it has sent all, and still reads
-        ("tcp", "127.0.0.1", (ENDS, 5, 0, 0), None),  # it was closed: the kernel says root
-        ("tcp", "127.0.0.1", (ENDS, 6, 0, 0), None),
-    ],
-)
+@pytest.mark.parametrize(("name", "host", "row", "user"), [
+    ("tcp", "127.0.0.1", (ENDS, 1, 8, 1), 8),
+    ("tcp6", "::1", (SIX, 1, 9, 1), 9),
+    ("tcp6", "127.0.0.1", (MAPPED, 1, 10, 1), 10),
+    ("tcp", "127.0.0.1", ("0100007F:21E2 0100007F:C001", 1, 7, 1), None),  # our own end
+    ("tcp", "127.0.0.1", (ENDS, 5, 11, 1), 11),  # it has sent all, and still reads
+    ("tcp", "127.0.0.1", (ENDS, 5, 0, 0), None),  # it was closed: the kernel says root
+    ("tcp", "127.0.0.1", (ENDS, 6, 0, 0), None),
+])  # fmt: skip
 def test_the_tables_have_the_user_of_the_clients_end(
     tmp_path: Path, name: str, host: str, row: tuple[str, int, int, int], user: int | None
 ) -> None:

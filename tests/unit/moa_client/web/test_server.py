@@ -131,25 +131,21 @@ async def connected(server: WebServer) -> AsyncIterator[Client]:
 LARGE = b" " * 10_000_000
 
 
-@pytest.mark.parametrize(
-    ("more", "content", "status", "words"),
-    [
-        ("content-length: 8\r\n", b'{"a": 1}', 200, '{"members":1}'),
-        # ten million bytes are announced, none of them comes; or all come, and the client can read why it was refused
-        (
-            "content-length: 10000000\r\nexpect: 100-continue\r\n", b"", 413,
-            f"is longer than {MOST_BYTES} bytes. Send less.",
-        ),
-        ("content-length: 10000000\r\n", LARGE, 413, "request_too_large"),
-        ("transfer-encoding: chunked\r\n", b"989680\r\n" + LARGE + b"\r\n0\r\n\r\n", 413, "request_too_large"),
-        ("content-length: 8\r\n", b'{"a"', 408, "did not arrive within 0.5 s. Send it again."),
-        *(
-            (f"content-length: {len(each)}\r\n", each, 400, "invalid_json")
-            for each in (b"{", b"[" * 100_000, b"\xff", b'"a"', b"[]")
-        ),
-    ],
-    ids=["whole", "announced", "large", "chunked", "late", "cut", "deep", "bytes", "text", "list"],
-)  # fmt: skip
+@pytest.mark.parametrize(("more", "content", "status", "words"), [
+    ("content-length: 8\r\n", b'{"a": 1}', 200, '{"members":1}'),
+    # ten million bytes are announced, none of them comes; or all come, and the client can read why it was refused
+    (
+        "content-length: 10000000\r\nexpect: 100-continue\r\n", b"", 413,
+        f"is longer than {MOST_BYTES} bytes. Send less.",
+    ),
+    ("content-length: 10000000\r\n", LARGE, 413, "request_too_large"),
+    ("transfer-encoding: chunked\r\n", b"989680\r\n" + LARGE + b"\r\n0\r\n\r\n", 413, "request_too_large"),
+    ("content-length: 8\r\n", b'{"a"', 408, "did not arrive within 0.5 s. Send it again."),
+    *(
+        (f"content-length: {len(each)}\r\n", each, 400, "invalid_json")
+        for each in (b"{", b"[" * 100_000, b"\xff", b'"a"', b"[]")
+    ),
+], ids=["whole", "announced", "large", "chunked", "late", "cut", "deep", "bytes", "text", "list"])  # fmt: skip
 async def test_bodies_are_read_within_bounds(
     more: str, content: bytes, status: int, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

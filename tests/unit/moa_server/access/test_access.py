@@ -75,17 +75,14 @@ def test_a_file_says_what_was_written(tmp_path_factory: pytest.TempPathFactory, 
     assert keys.read_key_file(path) == book
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "is empty"), ("[keys", "is not TOML"), ("keys = 1", r"must hold tables \[keys.NAME\]"),
-        (f"[keys.a]\nsha256 = '{'0' * 63}'\n", "sha256 must be"), (SOUND + "right = []\n", "right is not known"),
-        (SOUND + "rights = ['fly']\n", "'fly' is not a valid Right"),
-        (SOUND + "sessions = true\n", "sessions must be a whole number"),
-        (SOUND + "expires = 'soon'\n", "expires must be a date"),
-        (SOUND.replace("a]", "'a b']"), "cannot be the name of a key"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "words"), [
+    ("", "is empty"), ("[keys", "is not TOML"), ("keys = 1", r"must hold tables \[keys.NAME\]"),
+    (f"[keys.a]\nsha256 = '{'0' * 63}'\n", "sha256 must be"), (SOUND + "right = []\n", "right is not known"),
+    (SOUND + "rights = ['fly']\n", "'fly' is not a valid Right"),
+    (SOUND + "sessions = true\n", "sessions must be a whole number"),
+    (SOUND + "expires = 'soon'\n", "expires must be a date"),
+    (SOUND.replace("a]", "'a b']"), "cannot be the name of a key"),
+])  # fmt: skip
 def test_a_file_that_cannot_be_used_says_why(path: Path, text: str, words: str) -> None:
     path.write_text(text)
     path.chmod(0o640)

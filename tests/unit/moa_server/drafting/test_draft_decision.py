@@ -86,16 +86,13 @@ def test_the_dearer_time_is_the_likelier_a_node_must_be() -> None:
     assert free.least_chance == 0.0
 
 
-@pytest.mark.parametrize(
-    ("chances", "chosen"),
-    [
-        ([0.6, 0.1, 0.05], [0, 1, 2]),  # 0.05 tokens a row: the last one gains nothing, but loses nothing
-        ([0.6, 0.04, 0.01], [0]),
-        ([0.6, 0.2, 0.5], [0, 1, 2]),
-        ([0.04], []),
-        ([], []),
-    ],
-)
+@pytest.mark.parametrize(("chances", "chosen"), [
+    ([0.6, 0.1, 0.05], [0, 1, 2]),  # 0.05 tokens a row: the last one gains nothing, but loses nothing
+    ([0.6, 0.04, 0.01], [0]),
+    ([0.6, 0.2, 0.5], [0, 1, 2]),
+    ([0.04], []),
+    ([], []),
+])  # fmt: skip
 def test_nodes_are_taken_as_far_as_they_outweigh_their_rows(chances: list[float], chosen: list[int]) -> None:
     assert rule(rate=0.0999).choose(chances) == chosen
 

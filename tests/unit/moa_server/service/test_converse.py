@@ -43,18 +43,15 @@ MOST = 8
 TOO_LONG = [1] * (MOST + 1)
 
 
-@pytest.mark.parametrize(
-    ("frame", "kind"),
-    [
-        (pb.ClientFrame(open=pb.Open(tokens=TOO_LONG)), errors.ContextLengthError),
-        (pb.ClientFrame(open=pb.Open(ask=pb.Ask(tokens=TOO_LONG))), errors.ContextLengthError),
-        (pb.ClientFrame(ask=pb.Ask(tokens=TOO_LONG)), errors.ContextLengthError),
-        (pb.ClientFrame(draft=pb.Draft(tokens=TOO_LONG)), errors.TreeError),
-        (pb.ClientFrame(draft=pb.Draft(parents=TOO_LONG)), errors.TreeError),
-        (pb.ClientFrame(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG))), errors.TreeError),
-        (pb.ClientFrame(open=pb.Open(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG)))), errors.TreeError),
-    ],
-)
+@pytest.mark.parametrize(("frame", "kind"), [
+    (pb.ClientFrame(open=pb.Open(tokens=TOO_LONG)), errors.ContextLengthError),
+    (pb.ClientFrame(open=pb.Open(ask=pb.Ask(tokens=TOO_LONG))), errors.ContextLengthError),
+    (pb.ClientFrame(ask=pb.Ask(tokens=TOO_LONG)), errors.ContextLengthError),
+    (pb.ClientFrame(draft=pb.Draft(tokens=TOO_LONG)), errors.TreeError),
+    (pb.ClientFrame(draft=pb.Draft(parents=TOO_LONG)), errors.TreeError),
+    (pb.ClientFrame(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG))), errors.TreeError),
+    (pb.ClientFrame(open=pb.Open(ask=pb.Ask(provisional=pb.Draft(tokens=TOO_LONG)))), errors.TreeError),
+])  # fmt: skip
 def test_a_frame_of_too_many_tokens(frame: pb.ClientFrame, kind: type[errors.MoaError]) -> None:
     with pytest.raises(kind, match=r"9 .*8"):
         check_lengths(frame, MOST)

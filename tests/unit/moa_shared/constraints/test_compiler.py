@@ -92,31 +92,28 @@ def test_what_was_refused_is_refused_again_without_a_child_for_a_while(
 SCHEMA, REGEX, LARK = ConstraintKind.JSON_SCHEMA, ConstraintKind.REGEX, ConstraintKind.LARK
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        (SCHEMA, '{"not": {"type": "string"}}', "uses not, which cannot be enforced"),
-        (SCHEMA, '{"type": "array", "uniqueItems": true}', "uses uniqueItems, which cannot be enforced"),
-        (SCHEMA, '{"$ref": "http://example.com/x"}', "cannot be enforced: Resource 'http://example.com/x' is"),
-        (SCHEMA, '{"oneOf": [{"type": "object"}, {"type": "object", "properties": {}}]}', "has a oneOf whose forms"),
-        (
-            SCHEMA,
-            '{"type": "object", "properties": {"minimum": {"minimum": -9223372036854775808, "type": "integer"}}}',
-            "has -9223372036854775808 at #/properties/minimum/minimum, a number that cannot be",
-        ),
-        (SCHEMA, '{"multipleOf": 9007199254740993}', "has 9007199254740993 at #/multipleOf, a number that cannot be"),
-        (SCHEMA, '{"maximum": Infinity}', "has inf at #/maximum, a number that cannot be enforced exactly"),
-        (SCHEMA, json.dumps({"minLength": 10**50}), f"has 1{'0' * 39}… at #/minLength, a"),
-        (SCHEMA, '{"maxLength": 9007199254740993}', "has 9007199254740993 at #/maxLength, a"),
-        (REGEX, "a(", 'cannot be enforced: invalid regex "a(" (in regex):'),
-        (LARK, "start: nothing", 'cannot be enforced: unknown name: "nothing"'),
-        (
-            LARK,
-            'start: %json {"a": 1} | %json {"const": 9007199254740993}',
-            "has 9007199254740993 at #/const, a number",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("kind", "text", "message"), [
+    (SCHEMA, '{"not": {"type": "string"}}', "uses not, which cannot be enforced"),
+    (SCHEMA, '{"type": "array", "uniqueItems": true}', "uses uniqueItems, which cannot be enforced"),
+    (SCHEMA, '{"$ref": "http://example.com/x"}', "cannot be enforced: Resource 'http://example.com/x' is"),
+    (SCHEMA, '{"oneOf": [{"type": "object"}, {"type": "object", "properties": {}}]}', "has a oneOf whose forms"),
+    (
+        SCHEMA,
+        '{"type": "object", "properties": {"minimum": {"minimum": -9223372036854775808, "type": "integer"}}}',
+        "has -9223372036854775808 at #/properties/minimum/minimum, a number that cannot be",
+    ),
+    (SCHEMA, '{"multipleOf": 9007199254740993}', "has 9007199254740993 at #/multipleOf, a number that cannot be"),
+    (SCHEMA, '{"maximum": Infinity}', "has inf at #/maximum, a number that cannot be enforced exactly"),
+    (SCHEMA, json.dumps({"minLength": 10**50}), f"has 1{'0' * 39}… at #/minLength, a"),
+    (SCHEMA, '{"maxLength": 9007199254740993}', "has 9007199254740993 at #/maxLength, a"),
+    (REGEX, "a(", 'cannot be enforced: invalid regex "a(" (in regex):'),
+    (LARK, "start: nothing", 'cannot be enforced: unknown name: "nothing"'),
+    (
+        LARK,
+        'start: %json {"a": 1} | %json {"const": 9007199254740993}',
+        "has 9007199254740993 at #/const, a number",
+    ),
+])  # fmt: skip
 def test_what_cannot_be_enforced_is_refused(kind: ConstraintKind, text: str, message: str) -> None:
     with says(ConfigError, message) as refused:
         compile_grammar(Constraint(kind, text), byte_vocabulary())
@@ -201,19 +198,15 @@ def _tidy(value: Any, schema: Any) -> Any:
     return value
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "message"),
-    [
-        (SCHEMA, json.dumps({"enum": ["x" * 1000] * 1000}), "The JSON schema has 1,004,010 bytes, at most 262,144 are"),
-        (SCHEMA, '{"items":' * 900 + "{}" + "}" * 900, "The JSON schema cannot be enforced: recursion limit exceeded"),
-        (SCHEMA, '{"$ref": "#"}', "The JSON schema allows no text at all"),
-        (SCHEMA, '{"allOf": [{"type": "string"}, {"type": "integer"}]}', "Unsatisfiable schema: incompatible types"),
-        (SCHEMA, '{"type": "string", "minLength": 5, "maxLength": 3}', "Unsatisfiable schema: minLength (5) is"),
-        (LARK, "start: start", "The Lark grammar allows no text at all"),
-        (LARK, "start: A\nA: /a/ & /b/", "The Lark grammar allows no text at all"),
-    ],
-    ids=["a megabyte", "900 levels", "itself", "no type", "no length", "no end", "nothing"],
-)
+@pytest.mark.parametrize(("kind", "text", "message"), [
+    (SCHEMA, json.dumps({"enum": ["x" * 1000] * 1000}), "The JSON schema has 1,004,010 bytes, at most 262,144 are"),
+    (SCHEMA, '{"items":' * 900 + "{}" + "}" * 900, "The JSON schema cannot be enforced: recursion limit exceeded"),
+    (SCHEMA, '{"$ref": "#"}', "The JSON schema allows no text at all"),
+    (SCHEMA, '{"allOf": [{"type": "string"}, {"type": "integer"}]}', "Unsatisfiable schema: incompatible types"),
+    (SCHEMA, '{"type": "string", "minLength": 5, "maxLength": 3}', "Unsatisfiable schema: minLength (5) is"),
+    (LARK, "start: start", "The Lark grammar allows no text at all"),
+    (LARK, "start: A\nA: /a/ & /b/", "The Lark grammar allows no text at all"),
+], ids=["a megabyte", "900 levels", "itself", "no type", "no length", "no end", "nothing"])  # fmt: skip
 def test_what_no_answer_can_be_is_refused_before_the_first_token(kind: ConstraintKind, text: str, message: str) -> None:
     with says(ConfigError, message):
         constraint = Constraint(kind, text)
@@ -230,19 +223,16 @@ def written(form: ConstrainedText, letters: Sequence[int], most: int) -> None:
         form.advance([letters[number % len(letters)]])
 
 
-@pytest.mark.parametrize(
-    ("kind", "text", "letters", "message"),
-    [
-        (
-            ConstraintKind.JSON_SCHEMA,
-            '{"properties": {"a": {"$ref": "#"}}, "type": "object", "required": ["a"], "additionalProperties": false}',
-            b'{"a": ',
-            "The JSON schema leads too far at one place of the answer",
-        ),
-        (ConstraintKind.REGEX, "(a{1,1000}){1,1000}", b"a", "The regular expression cannot be enforced: lexer"),
-        (ConstraintKind.LARK, 'start: e\ne: "a" | e e | e e e', b"a", "The Lark grammar leads too far at one place"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "text", "letters", "message"), [
+    (
+        ConstraintKind.JSON_SCHEMA,
+        '{"properties": {"a": {"$ref": "#"}}, "type": "object", "required": ["a"], "additionalProperties": false}',
+        b'{"a": ',
+        "The JSON schema leads too far at one place of the answer",
+    ),
+    (ConstraintKind.REGEX, "(a{1,1000}){1,1000}", b"a", "The regular expression cannot be enforced: lexer"),
+    (ConstraintKind.LARK, 'start: e\ne: "a" | e e | e e e', b"a", "The Lark grammar leads too far at one place"),
+])  # fmt: skip
 def test_what_explodes_in_the_answer_ends_it_in_words(
     kind: ConstraintKind, text: str, letters: bytes, message: str
 ) -> None:

@@ -103,15 +103,12 @@ def test_tokens_that_are_not_of_the_form_are_refused() -> None:
         constrained().advance(tokens_of('{"x'))
 
 
-@pytest.mark.parametrize(
-    ("constraint", "text"),
-    [
-        (choice_of(["yes", "no.", "né"]), "no."),
-        (Constraint(ConstraintKind.REGEX, r"\d{3}-[a-c]+"), "123-abc"),
-        (Constraint(ConstraintKind.LARK, 'start: "a" (B | "c")+\nB: /b{2}/'), "abbc"),
-        (Constraint(ConstraintKind.JSON_OBJECT), '{"any": [1, {"deep": null}]}'),
-    ],
-)
+@pytest.mark.parametrize(("constraint", "text"), [
+    (choice_of(["yes", "no.", "né"]), "no."),
+    (Constraint(ConstraintKind.REGEX, r"\d{3}-[a-c]+"), "123-abc"),
+    (Constraint(ConstraintKind.LARK, 'start: "a" (B | "c")+\nB: /b{2}/'), "abbc"),
+    (Constraint(ConstraintKind.JSON_OBJECT), '{"any": [1, {"deep": null}]}'),
+])  # fmt: skip
 def test_each_kind_reads_its_text(constraint: Constraint, text: str) -> None:
     assert END in after(text, constraint)
     assert END not in after(text[:2], constraint)

@@ -69,14 +69,11 @@ def test_one_that_is_never_right_is_dropped_after_the_first_tokens() -> None:
     assert (decided, trial.figures) == ([trial], "right in 0 of 200 tokens, what the text repeats in 20")
 
 
-@pytest.mark.parametrize(
-    ("right", "looked_up", "is_dropped"),
-    [
-        *((right, looked_up, False) for right in (0.3, 0.6) for looked_up in (0.0, 0.2, 0.95)),  # good ones stay
-        (0.03, 0.0, None),  # one as poor as look-up is tried on
-        (0.0, 0.5, True),
-    ],
-)
+@pytest.mark.parametrize(("right", "looked_up", "is_dropped"), [
+    *((right, looked_up, False) for right in (0.3, 0.6) for looked_up in (0.0, 0.2, 0.95)),  # good ones stay
+    (0.03, 0.0, None),  # one as poor as look-up is tried on
+    (0.0, 0.5, True),
+])  # fmt: skip
 def test_the_difference_to_look_up_decides(right: float, looked_up: float, is_dropped: bool | None) -> None:
     for seed in range(20):
         trial = tried(estimates.TRIAL_TOKENS, right, looked_up, seed)

@@ -72,34 +72,28 @@ TOKENS = np.array([1, 2, 3, 4, 9], np.int32)
 CHANCES = np.array([102, 51, 51, 255, 1], np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("newest", "after"),
-    [
-        ([3, 4, 5], {4: 1.0}),
-        ([8, 3, 4, 5], {4: 1.0}),
-        ([8, 4, 5], {3: 0.2}),
-        ([4], {}),
-        ([], {}),
-        ([9, 9, 5], {1: 0.4, 2: 0.2}),
-        ([0], {9: 1 / 255}),  # token 0 is a token like any other
-        ([0, 5], {1: 0.4, 2: 0.2}),
-        ([0, 0, 7], {}),
-    ],
-)
+@pytest.mark.parametrize(("newest", "after"), [
+    ([3, 4, 5], {4: 1.0}),
+    ([8, 3, 4, 5], {4: 1.0}),
+    ([8, 4, 5], {3: 0.2}),
+    ([4], {}),
+    ([], {}),
+    ([9, 9, 5], {1: 0.4, 2: 0.2}),
+    ([0], {9: 1 / 255}),  # token 0 is a token like any other
+    ([0, 5], {1: 0.4, 2: 0.2}),
+    ([0, 0, 7], {}),
+])  # fmt: skip
 def test_the_longest_known_context_decides(newest: list[int], after: dict[int, float]) -> None:
     table = NgramTable(CONTEXTS, COUNTS, TOKENS, CHANCES)
     assert (len(table), table.after(newest)) == (4, [(token, math.log(chance)) for token, chance in after.items()])
 
 
-@pytest.mark.parametrize(
-    ("contexts", "counts", "tokens", "chances"),
-    [
-        (CONTEXTS[:, :2], COUNTS, TOKENS, CHANCES), (CONTEXTS[:3], COUNTS, TOKENS, CHANCES),
-        (CONTEXTS, COUNTS + 1, TOKENS, CHANCES), (CONTEXTS, COUNTS, TOKENS[:-1], CHANCES),
-        (CONTEXTS, COUNTS, TOKENS - 2, CHANCES), (CONTEXTS, COUNTS, TOKENS, CHANCES * 0),
-        (CONTEXTS + (1 << 22), COUNTS, TOKENS, CHANCES),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("contexts", "counts", "tokens", "chances"), [
+    (CONTEXTS[:, :2], COUNTS, TOKENS, CHANCES), (CONTEXTS[:3], COUNTS, TOKENS, CHANCES),
+    (CONTEXTS, COUNTS + 1, TOKENS, CHANCES), (CONTEXTS, COUNTS, TOKENS[:-1], CHANCES),
+    (CONTEXTS, COUNTS, TOKENS - 2, CHANCES), (CONTEXTS, COUNTS, TOKENS, CHANCES * 0),
+    (CONTEXTS + (1 << 22), COUNTS, TOKENS, CHANCES),
+])  # fmt: skip
 def test_what_is_no_table_is_refused(contexts: Array, counts: Array, tokens: Array, chances: Array) -> None:
     with pytest.raises(ValueError):
         NgramTable(contexts, counts, tokens, chances)

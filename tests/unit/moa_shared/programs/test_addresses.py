@@ -39,23 +39,20 @@ def test_of_what_a_peer_names_the_first_few_are_taken() -> None:
 CORP = {"https_proxy": "http://ada:l%40ck@proxy.corp:3128", "no_proxy": ".corp, 10.0.0.0/8,2001:db8::/32"}
 
 
-@pytest.mark.parametrize(
-    ("address", "environment", "proxy"),
-    [
-        ("gpu.example:1", {}, None),
-        ("gpu.example:1", CORP, "proxy proxy.corp:3128, which https_proxy names"),  # its login is shown to nobody
-        ("gpu.example:1", CORP | {"grpc_proxy": "http://[::2]"}, "proxy ::2:443, which grpc_proxy names"),
-        ("gpu.example:1", CORP | {"no_proxy": "*"}, None),
-        ("gpu.example:1", CORP | {"no_grpc_proxy": "example"}, None),
-        ("gpu.corp:1", CORP | {"no_grpc_proxy": "example"}, "proxy proxy.corp:3128, which https_proxy names"),
-        ("gpu.corp:1", {"http_proxy": "http://p:1", "NO_PROXY": "corp"}, None),
-        ("gpu.example:1", {"https_proxy": "socks5://p:1"}, None),  # nor does gRPC go by it
-        ("gpu.example:1", {"https_proxy": "http://p:port"}, None),
-        *((f"{host}:1", CORP, None) for host in ("GPU.corp", "corp", "10.1.2.3", "[2001:db8::7]")),
-        *((f"{host}:1", CORP, None) for host in ("localhost", "127.0.0.1", "127.3.2.1", "[::1]")),
-        ("11.1.2.3:1", CORP, "proxy proxy.corp:3128, which https_proxy names"),
-    ],
-)
+@pytest.mark.parametrize(("address", "environment", "proxy"), [
+    ("gpu.example:1", {}, None),
+    ("gpu.example:1", CORP, "proxy proxy.corp:3128, which https_proxy names"),  # its login is shown to nobody
+    ("gpu.example:1", CORP | {"grpc_proxy": "http://[::2]"}, "proxy ::2:443, which grpc_proxy names"),
+    ("gpu.example:1", CORP | {"no_proxy": "*"}, None),
+    ("gpu.example:1", CORP | {"no_grpc_proxy": "example"}, None),
+    ("gpu.corp:1", CORP | {"no_grpc_proxy": "example"}, "proxy proxy.corp:3128, which https_proxy names"),
+    ("gpu.corp:1", {"http_proxy": "http://p:1", "NO_PROXY": "corp"}, None),
+    ("gpu.example:1", {"https_proxy": "socks5://p:1"}, None),  # nor does gRPC go by it
+    ("gpu.example:1", {"https_proxy": "http://p:port"}, None),
+    *((f"{host}:1", CORP, None) for host in ("GPU.corp", "corp", "10.1.2.3", "[2001:db8::7]")),
+    *((f"{host}:1", CORP, None) for host in ("localhost", "127.0.0.1", "127.3.2.1", "[::1]")),
+    ("11.1.2.3:1", CORP, "proxy proxy.corp:3128, which https_proxy names"),
+])  # fmt: skip
 def test_the_proxy_on_the_way(address: str, environment: dict[str, str], proxy: str | None) -> None:
     assert addresses.find_proxy(address, environment) == proxy
 
@@ -104,16 +101,12 @@ def test_nothing_else_is_an_invitation(text: str) -> None:
             addresses.read_invitation(wrong)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        (" ", "An invitation begins with moa1_, this text does not. Paste the whole line that `moa-server setup` or"),
-        ("moa2_abc", "This invitation is of another version of moa. Install the server's version."),
-        (addresses.PREFIX + "x" * 9000, NOT_WHOLE),
-        (addresses.PREFIX + "AAAA", NOT_WHOLE),
-    ],
-    ids=["nothing", "later", "long", "short"],
-)
+@pytest.mark.parametrize(("text", "words"), [
+    (" ", "An invitation begins with moa1_, this text does not. Paste the whole line that `moa-server setup` or"),
+    ("moa2_abc", "This invitation is of another version of moa. Install the server's version."),
+    (addresses.PREFIX + "x" * 9000, NOT_WHOLE),
+    (addresses.PREFIX + "AAAA", NOT_WHOLE),
+], ids=["nothing", "later", "long", "short"])  # fmt: skip
 def test_what_is_wrong_with_an_invitation(text: str, words: str) -> None:
     with says(ConfigError, words):
         addresses.read_invitation(text)

@@ -40,32 +40,29 @@ def test_a_module_is_named_by_its_extra() -> None:
     assert {*EXTRAS.values()} <= {*project["optional-dependencies"]}
 
 
-@pytest.mark.parametrize(
-    ("told", "extra", "drafters"),
-    [
-        (
-            {"url": "file://TMP/my%20checkout", "dir_info": {"editable": True}},
-            "--editable 'TMP/my checkout[mcp]'",
-            "--editable 'TMP/my checkout/drafters'",
-        ),
-        ({"url": "file://TMP/my%20checkout", "dir_info": {}}, "'TMP/my checkout[mcp]'", "'TMP/my checkout/drafters'"),
-        (
-            {"url": "file://TMP/dist/moa_split-1-py3.whl", "archive_info": {}},
-            "'TMP/dist/moa_split-1-py3.whl[mcp]'",
-            "TMP/dist/moa_split_drafters-2-py3.whl",
-        ),
-        (
-            {"url": "https://x.example/moa", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
-            "'moa-split[mcp] @ git+https://x.example/moa@abc'",
-            "moa_split_drafters-*.whl, with that file of the release",
-        ),
-        (
-            None,
-            "'WHEEL[mcp]', with the path of moa's wheel for WHEEL",
-            "moa_split_drafters-*.whl, with that file of the release",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("told", "extra", "drafters"), [
+    (
+        {"url": "file://TMP/my%20checkout", "dir_info": {"editable": True}},
+        "--editable 'TMP/my checkout[mcp]'",
+        "--editable 'TMP/my checkout/drafters'",
+    ),
+    ({"url": "file://TMP/my%20checkout", "dir_info": {}}, "'TMP/my checkout[mcp]'", "'TMP/my checkout/drafters'"),
+    (
+        {"url": "file://TMP/dist/moa_split-1-py3.whl", "archive_info": {}},
+        "'TMP/dist/moa_split-1-py3.whl[mcp]'",
+        "TMP/dist/moa_split_drafters-2-py3.whl",
+    ),
+    (
+        {"url": "https://x.example/moa", "vcs_info": {"vcs": "git", "commit_id": "abc"}},
+        "'moa-split[mcp] @ git+https://x.example/moa@abc'",
+        "moa_split_drafters-*.whl, with that file of the release",
+    ),
+    (
+        None,
+        "'WHEEL[mcp]', with the path of moa's wheel for WHEEL",
+        "moa_split_drafters-*.whl, with that file of the release",
+    ),
+])  # fmt: skip
 def test_a_hint_is_for_this_installation(
     told: object, extra: str, drafters: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -166,13 +166,10 @@ def test_what_root_replaces_stays_its_owners(
     assert given[1:] == [(os.getuid(), os.getgid())]
 
 
-@pytest.mark.parametrize(
-    ("owner", "closed", "opened"),
-    [
-        (US, (0o600, 0o400), (0o640, 0o604)),
-        (ROOT, (0o440, 0o640), (0o660, 0o644)),  # a Secret of Kubernetes, of which the server's group is told
-    ],
-)
+@pytest.mark.parametrize(("owner", "closed", "opened"), [
+    (US, (0o600, 0o400), (0o640, 0o604)),
+    (ROOT, (0o440, 0o640), (0o660, 0o644)),  # a Secret of Kubernetes, of which the server's group is told
+])  # fmt: skip
 def test_who_may_use_a_file(
     monkeypatch: pytest.MonkeyPatch, owner: int, closed: tuple[int, ...], opened: tuple[int, ...]
 ) -> None:

@@ -201,17 +201,14 @@ async def test_a_wait_lasts_as_long_as_the_loop_turns(monkeypatch: pytest.Monkey
             await answer(10_000)
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        ((), ()),
-        (("10.0.0.1",), ("10.0.0.1",)),
-        (("fd00::1", "10.0.0.1"), ("fd00::1",)),  # one machine with both
-        (("fd00::1", "10.0.0.1", "10.0.0.2"), ("10.0.0.1", "10.0.0.2")),
-        (("10.0.0.1", "fd00::1", "10.0.0.2", "fd00::2"), ("10.0.0.1", "10.0.0.2")),
-        (("fd00::1", "10.0.0.1", "fd00::2"), ("fd00::1", "fd00::2")),
-    ],
-)
+@pytest.mark.parametrize(("found", "expected"), [
+    ((), ()),
+    (("10.0.0.1",), ("10.0.0.1",)),
+    (("fd00::1", "10.0.0.1"), ("fd00::1",)),  # one machine with both
+    (("fd00::1", "10.0.0.1", "10.0.0.2"), ("10.0.0.1", "10.0.0.2")),
+    (("10.0.0.1", "fd00::1", "10.0.0.2", "fd00::2"), ("10.0.0.1", "10.0.0.2")),
+    (("fd00::1", "10.0.0.1", "fd00::2"), ("fd00::1", "fd00::2")),
+])  # fmt: skip
 def test_of_two_versions_of_ip_one_is_taken(found: tuple[str, ...], expected: tuple[str, ...]) -> None:
     assert one_family(found) == expected
 

@@ -27,14 +27,11 @@ def checked(**client: bytes) -> None:
     check_identity(server, pb.Identity(**{**SERVER, **client}), DRAFTERS)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("field", "message"),
-    [
-        ("target_fingerprint", "The target model does not match: the server has smollm2"),
-        ("tokenizer_hash", "The tokenizer does not match: the server has"),
-        ("drafter_fingerprint", "The drafter does not match: the server has 646464646464,"),
-    ],
-)
+@pytest.mark.parametrize(("field", "message"), [
+    ("target_fingerprint", "The target model does not match: the server has smollm2"),
+    ("tokenizer_hash", "The tokenizer does not match: the server has"),
+    ("drafter_fingerprint", "The drafter does not match: the server has 646464646464,"),
+])  # fmt: skip
 def test_ends_that_differ_say_in_what(field: str, message: str) -> None:
     checked(drafter_fingerprint=b"D" * 32, execution=b"x" * 32)  # any drafter that is served, and any execution
     with pytest.raises(MismatchError, match=message) as caught:
@@ -91,15 +88,12 @@ def test_why_a_server_cannot_be_reached() -> None:
     assert told == "the connection was closed; the server may have ended"
 
 
-@pytest.mark.parametrize(
-    ("status", "reason"),
-    [
-        ("DEADLINE_EXCEEDED", "nothing answered in time"),
-        ("UNIMPLEMENTED", "what listens there is another gRPC service"),
-        ("CANCELLED", "the connection could not be made, or was lost"),
-        ("UNKNOWN", "what answers there is no moa server, or does not work"),
-    ],
-)
+@pytest.mark.parametrize(("status", "reason"), [
+    ("DEADLINE_EXCEEDED", "nothing answered in time"),
+    ("UNIMPLEMENTED", "what listens there is another gRPC service"),
+    ("CANCELLED", "the connection could not be made, or was lost"),
+    ("UNKNOWN", "what answers there is no moa server, or does not work"),
+])  # fmt: skip
 def test_a_status_without_words(status: str, reason: str) -> None:
     assert call_reason(grpc.StatusCode[status], "") == reason
 
@@ -117,29 +111,26 @@ def test_no_error_repeats_the_words_of_grpc_or_has_none(status: grpc.StatusCode,
 HANDSHAKE = "Tls handshake failed (TSI_PROTOCOL_FAILURE): SSL_ERROR_SSL: error:1000007d:SSL routines:OPENSSL_internal:"
 
 
-@pytest.mark.parametrize(
-    ("words", "reason"),
-    [
-        (f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: certificate has expired: OK", "its certificate has expired"),
-        (f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: certificate is not yet valid: OK", "its certificate is not valid yet"),
-        (
-            f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK",
-            "nobody whom this device",
-        ),
-        (f"{HANDSHAKE}WRONG_VERSION_NUMBER: Invalid certificate verification context: OK", "does not speak TLS"),
-        ("UNAUTHENTICATED: Hostname Verification Check failed.", "its certificate is for another name"),
-        ("IP address mismatch, certificate is not valid for '127.0.0.1'", "its certificate is for another name"),
-        ("self-signed certificate in certificate chain", "nobody whom this device trusts"),
-        ("no healthy upstream", "the proxy there reaches no server behind it"),
-        (
-            "upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote "
-            "connection failure, transport failure reason: TLS_error:|268435581:SSL routines:OPENSSL_internal:"
-            "CERTIFICATE_VERIFY_FAILED:TLS_error_end",
-            "the proxy there reaches no server behind it",
-        ),
-        ("failed to connect to all addresses; last error: UNAVAILABLE: Socket closed", None),
-    ],
-)
+@pytest.mark.parametrize(("words", "reason"), [
+    (f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: certificate has expired: OK", "its certificate has expired"),
+    (f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: certificate is not yet valid: OK", "its certificate is not valid yet"),
+    (
+        f"{HANDSHAKE}CERTIFICATE_VERIFY_FAILED: unable to get local issuer certificate: OK",
+        "nobody whom this device",
+    ),
+    (f"{HANDSHAKE}WRONG_VERSION_NUMBER: Invalid certificate verification context: OK", "does not speak TLS"),
+    ("UNAUTHENTICATED: Hostname Verification Check failed.", "its certificate is for another name"),
+    ("IP address mismatch, certificate is not valid for '127.0.0.1'", "its certificate is for another name"),
+    ("self-signed certificate in certificate chain", "nobody whom this device trusts"),
+    ("no healthy upstream", "the proxy there reaches no server behind it"),
+    (
+        "upstream connect error or disconnect/reset before headers. retried and the latest reset reason: remote "
+        "connection failure, transport failure reason: TLS_error:|268435581:SSL routines:OPENSSL_internal:"
+        "CERTIFICATE_VERIFY_FAILED:TLS_error_end",
+        "the proxy there reaches no server behind it",
+    ),
+    ("failed to connect to all addresses; last error: UNAVAILABLE: Socket closed", None),
+])  # fmt: skip
 def test_why_tls_fails(words: str, reason: str | None) -> None:
     found = tls_reason(words)
     assert found is None if reason is None else found is not None and reason in found.why

@@ -27,17 +27,12 @@ def rule(context: int = 100, start: int = 5, **settings: object) -> FinishRule:
     return FinishRule(AnswerSettings(**settings), start, context, frozenset({9}), decode)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("made", "answer", "new", "taken", "finish"),
-    [
-        (rule(), [], [1, 9, 2], 2, Finish.END_OF_TEXT),
-        (rule(ignore_end_of_text=True), [], [1, 9, 2], 3, Finish.UNFINISHED),
-        (rule(max_tokens=3), [1], [2, 3, 4], 2, Finish.MAX_TOKENS),
-        (rule(stop=("cd",)), [1, 2], [3, 4], 1, Finish.STOP),
-        (rule(context=8), [1], [2, 3, 4], 2, Finish.CONTEXT),
-        (rule(), [1], [2], 1, Finish.UNFINISHED),
-    ],
-)
+@pytest.mark.parametrize(("made", "answer", "new", "taken", "finish"), [
+    (rule(), [], [1, 9, 2], 2, Finish.END_OF_TEXT),
+    (rule(ignore_end_of_text=True), [], [1, 9, 2], 3, Finish.UNFINISHED),
+    (rule(max_tokens=3), [1], [2, 3, 4], 2, Finish.MAX_TOKENS), (rule(stop=("cd",)), [1, 2], [3, 4], 1, Finish.STOP),
+    (rule(context=8), [1], [2, 3, 4], 2, Finish.CONTEXT), (rule(), [1], [2], 1, Finish.UNFINISHED),
+])  # fmt: skip
 def test_each_reason_ends_the_answer_at_its_token(
     made: FinishRule, answer: list[int], new: list[int], taken: int, finish: Finish
 ) -> None:
@@ -93,20 +88,16 @@ def test_a_run_that_is_said_again_and_again_ends_the_answer(run: int, before: in
     assert before + LOOP_TOKENS <= length < before + LOOP_TOKENS + LOOK_EVERY
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        words(3000),
-        [7, 8] * 200,  # one word 200 times
-        ([5] * 20 + [6]) * 20,  # a grid of dots
-        words(12) * 30,  # a sentence 30 times
-        [token for row in range(300) for token in (10, 11, 100 + row, 12, 13, 14)],  # rows of a table, numbered
-        [token for number in range(1, 1000) for token in (number, 0)],  # counting
-        words(LONGEST_RUN + 1) * 20,  # longer than what is looked for
-        [*([7] * 500), 8, *([7] * 500)],
-    ],
-    ids=["text", "word", "grid", "sentence", "table", "counting", "long run", "interrupted"],
-)
+@pytest.mark.parametrize("text", [
+    words(3000),
+    [7, 8] * 200,  # one word 200 times
+    ([5] * 20 + [6]) * 20,  # a grid of dots
+    words(12) * 30,  # a sentence 30 times
+    [token for row in range(300) for token in (10, 11, 100 + row, 12, 13, 14)],  # rows of a table, numbered
+    [token for number in range(1, 1000) for token in (number, 0)],  # counting
+    words(LONGEST_RUN + 1) * 20,  # longer than what is looked for
+    [*([7] * 500), 8, *([7] * 500)],
+], ids=["text", "word", "grid", "sentence", "table", "counting", "long run", "interrupted"])  # fmt: skip
 def test_what_repeats_a_little_or_with_a_difference_goes_on(text: list[int]) -> None:
     assert told(text) == (len(text), Finish.UNFINISHED)
 

@@ -68,30 +68,24 @@ def test_a_message_comes_back(message: Draft | Ask | Verdict | Memory) -> None:
     assert from_proto(kind.FromString(to_proto(message).SerializeToString())) == message
 
 
-@pytest.mark.parametrize(
-    ("kind", "wire", "message"),
-    [
-        (Ask, b"\x12\x01\x01", "an Ask with an id of 1 or more, got none"),
-        (Verdict, b"\x10\x01\x30\x63", "a finish that this version knows, got 99"),
-        (Memory, b"\x18\x63", "a codec that this version knows, got codec 99"),
-        (Memory, b"\x18\x01\x28\x63", "memory of plane 0 or 1, got plane 99"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "wire", "message"), [
+    (Ask, b"\x12\x01\x01", "an Ask with an id of 1 or more, got none"),
+    (Verdict, b"\x10\x01\x30\x63", "a finish that this version knows, got 99"),
+    (Memory, b"\x18\x63", "a codec that this version knows, got codec 99"),
+    (Memory, b"\x18\x01\x28\x63", "memory of plane 0 or 1, got plane 99"),
+])  # fmt: skip
 def test_numbers_that_mean_nothing_here_are_refused(kind: type, wire: bytes, message: str) -> None:
     _, proto, from_proto = CODECS[kind]
     with pytest.raises(ProtocolError, match=message):
         from_proto(proto.FromString(wire))
 
 
-@pytest.mark.parametrize(
-    ("chances", "message"),
-    [
-        ([pb.TokenChances(chosen=math.nan)], "chances that are numbers, got others"),
-        ([pb.TokenChances(chosen=-1.0, tokens=[1], chances=[-math.inf])], "chances that are numbers, got others"),
-        ([pb.TokenChances(chosen=-1.0, tokens=[1])], "chances of 1 likeliest tokens, got 0"),
-        ([pb.TokenChances(chosen=-1.0)] * 2, "chances of 1 tokens, got of 2"),
-    ],
-)
+@pytest.mark.parametrize(("chances", "message"), [
+    ([pb.TokenChances(chosen=math.nan)], "chances that are numbers, got others"),
+    ([pb.TokenChances(chosen=-1.0, tokens=[1], chances=[-math.inf])], "chances that are numbers, got others"),
+    ([pb.TokenChances(chosen=-1.0, tokens=[1])], "chances of 1 likeliest tokens, got 0"),
+    ([pb.TokenChances(chosen=-1.0)] * 2, "chances of 1 tokens, got of 2"),
+])  # fmt: skip
 def test_chances_that_are_none_are_refused(chances: list[pb.TokenChances], message: str) -> None:
     with pytest.raises(ProtocolError, match=message):
         protobuf_messages.VerdictFrames().read_verdict(pb.Verdict(ask=1, base=1, tokens=[3], chances=chances))

@@ -53,15 +53,11 @@ def speculative_samples(sampling: Sampling, verify_with: Sampling) -> np.ndarray
     return np.array(chosen)
 
 
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(1.0, top_k=4, seed=5), Sampling(1.0, top_p=0.8, seed=6),
-        Sampling(1.0, min_p=0.2, seed=7),
-        Sampling(1.0, top_p=0.95, seed=8, min_p=0.1, logit_bias=((3, 1.0), (0, -2.0))),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("sampling", [
+    Sampling(1.0, seed=3), Sampling(0.7, seed=4), Sampling(1.0, top_k=4, seed=5), Sampling(1.0, top_p=0.8, seed=6),
+    Sampling(1.0, min_p=0.2, seed=7),
+    Sampling(1.0, top_p=0.95, seed=8, min_p=0.1, logit_bias=((3, 1.0), (0, -2.0))),
+], ids=str)  # fmt: skip
 def test_samples_follow_the_processed_distribution(sampling: Sampling) -> None:
     chosen = speculative_samples(sampling, sampling)
     expected = np.exp(process_logits(adjusted(LOGITS[None], [0], sampling)[0], sampling))
@@ -141,14 +137,10 @@ def test_choices_are_those_of_the_rule_to_the_bit(
 
 @pytest.mark.torch
 @pytest.mark.parametrize("coarse", [False, True])
-@pytest.mark.parametrize(
-    "sampling",
-    [
-        Sampling(), Sampling(1.0, seed=1), Sampling(0.7, top_k=20, seed=2), Sampling(1.3, top_p=0.9, seed=3),
-        Sampling(0.9, top_k=300, top_p=0.95, seed=4),
-    ],
-    ids=str,
-)  # fmt: skip
+@pytest.mark.parametrize("sampling", [
+    Sampling(), Sampling(1.0, seed=1), Sampling(0.7, top_k=20, seed=2), Sampling(1.3, top_p=0.9, seed=3),
+    Sampling(0.9, top_k=300, top_p=0.95, seed=4),
+], ids=str)  # fmt: skip
 def test_choices_are_those_of_torch(sampling: Sampling, coarse: bool) -> None:
     """The texts of earlier versions, which computed the rule in torch, must not change."""
     logits = np.float32(3) * normal(400, 2000, seed=sampling.seed)
@@ -260,32 +252,23 @@ def test_the_support_is_what_is_said() -> None:
         assert np.isfinite(process_logits(LOGITS, sampling)).tolist() == [True] * count + [False] * (VOCAB - count)
 
 
-@pytest.mark.parametrize(
-    ("name", "values"),
-    [
-        ("temperature", [-0.1, math.nan, 1e-40, 0.9 * LEAST_TEMPERATURE]), ("top_k", [-1]), ("top_p", [0.0, 1.1]),
-        ("seed", [-1, 2**64]), ("min_p", [-0.1, 1.1, math.nan]), ("repeat_penalty", [0.0, -1.0, 1e9, math.nan]),
-        ("repeat_last_n", [-2, 2**31]), ("presence_penalty", [2.1, math.nan]), ("frequency_penalty", [-2.1, math.inf]),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("name", "values"), [
+    ("temperature", [-0.1, math.nan, 1e-40, 0.9 * LEAST_TEMPERATURE]), ("top_k", [-1]), ("top_p", [0.0, 1.1]),
+    ("seed", [-1, 2**64]), ("min_p", [-0.1, 1.1, math.nan]), ("repeat_penalty", [0.0, -1.0, 1e9, math.nan]),
+    ("repeat_last_n", [-2, 2**31]), ("presence_penalty", [2.1, math.nan]), ("frequency_penalty", [-2.1, math.inf]),
+])  # fmt: skip
 def test_values_outside_their_range_are_refused(name: str, values: list[float]) -> None:
     for value in values:
         with pytest.raises(ConfigError, match=f"{name} is .*expected"):
             Sampling(**{name: value})  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("bias", "message"),
-    [
-        ([(1, 1.0), (1, 2.0)], "names a token twice"),
-        ([(-1, 1.0)], "names token -1, expected an id of 0 to 4294967295"),
-        ([(1 << 32, 1.0)], "names token 4294967296, expected an id"),
-        ([(1, 100.5)], "of token 1 is 100.5, expected -100 to 100"),
-        ([(1, float("nan"))], "of token 1 is nan, expected"),
-        ([(token, 0.0) for token in range(301)], "names 301 tokens, at most 300"),
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize(("bias", "message"), [
+    ([(1, 1.0), (1, 2.0)], "names a token twice"), ([(-1, 1.0)], "names token -1, expected an id of 0 to 4294967295"),
+    ([(1 << 32, 1.0)], "names token 4294967296, expected an id"),
+    ([(1, 100.5)], "of token 1 is 100.5, expected -100 to 100"), ([(1, float("nan"))], "of token 1 is nan, expected"),
+    ([(token, 0.0) for token in range(301)], "names 301 tokens, at most 300"),
+], ids=str)  # fmt: skip
 def test_biases_that_are_no_such_are_refused(bias: list[tuple[int, float]], message: str) -> None:
     with pytest.raises(ConfigError, match=f"logit_bias {message}"):
         Sampling(logit_bias=tuple(bias))

@@ -26,15 +26,12 @@ from tests.support.tiny_training import WORDS
 GOOD: dict[str, Any] = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}], "source": "x"}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("bad", "reason"),
-    [
-        ("", "empty"), ("{", "not JSON"), ("[1]", "not an object"), ('{"messages": []}', "without messages"),
-        ('{"messages": [{"role": "robot", "content": "a"}]}', "with an unknown role"),
-        ('{"messages": [{"role": "user", "content": 5}]}', "with a message that is not text"),
-        ('{"messages": [{"role": "user", "content": "  "}]}', "without a user's message"),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("bad", "reason"), [
+    ("", "empty"), ("{", "not JSON"), ("[1]", "not an object"), ('{"messages": []}', "without messages"),
+    ('{"messages": [{"role": "robot", "content": "a"}]}', "with an unknown role"),
+    ('{"messages": [{"role": "user", "content": 5}]}', "with a message that is not text"),
+    ('{"messages": [{"role": "user", "content": "  "}]}', "without a user's message"),
+])  # fmt: skip
 def test_bad_rows_are_counted_by_their_reason(tmp_path: Path, bad: str, reason: str) -> None:
     counts, path = RowCounts(), tmp_path / "f"
     path.write_text("\n".join([json.dumps(GOOD), bad, json.dumps(GOOD)]))
@@ -77,33 +74,27 @@ def test_answers_are_found_in_the_template_and_bad_rows_counted(tmp_path: Path, 
         assert [words[start:stop] for start, stop in row.answers] == answers
 
 
-@pytest.mark.parametrize(
-    ("text", "result"),
-    [
-        ("3 and 4 are 7.", "7"),
-        ("It costs $1,234.50 in all", "1234.50"),
-        ("from 5 to -2", "-2"),
-        ("#### 18\nThat was step 2.", "18"),
-        ("so \\boxed{\\$42} of 50", "42"),
-        ("#### none, but 6", "6"),
-        ("no number", None),
-    ],
-)
+@pytest.mark.parametrize(("text", "result"), [
+    ("3 and 4 are 7.", "7"),
+    ("It costs $1,234.50 in all", "1234.50"),
+    ("from 5 to -2", "-2"),
+    ("#### 18\nThat was step 2.", "18"),
+    ("so \\boxed{\\$42} of 50", "42"),
+    ("#### none, but 6", "6"),
+    ("no number", None),
+])  # fmt: skip
 def test_a_text_states_its_marked_or_its_last_number(text: str, result: str | None) -> None:
     assert stated_result(text) == (None if result is None else Decimal(result))
 
 
-@pytest.mark.parametrize(
-    ("row", "result"),
-    [
-        ({"final_answer": "1,080"}, 1080),
-        ({"final_answer": "3", "reference": ["#### 4"]}, 3),
-        ({"reference": ["2+2 = <<2+2=4>>4\n#### 4"]}, 4),
-        ({"reference": ["Lithium has 3 protons."]}, None),
-        ({"reference": "#### 4"}, None),
-        ({}, None),
-    ],
-)
+@pytest.mark.parametrize(("row", "result"), [
+    ({"final_answer": "1,080"}, 1080),
+    ({"final_answer": "3", "reference": ["#### 4"]}, 3),
+    ({"reference": ["2+2 = <<2+2=4>>4\n#### 4"]}, 4),
+    ({"reference": ["Lithium has 3 protons."]}, None),
+    ({"reference": "#### 4"}, None),
+    ({}, None),
+])  # fmt: skip
 def test_only_marked_references_name_a_result(row: dict[str, Any], result: int | None) -> None:
     assert reference_result(row) == result
 

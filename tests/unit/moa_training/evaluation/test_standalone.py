@@ -100,29 +100,26 @@ def measure(*written: int, result: int = 7, cut: int = 8, answer: Sequence[int] 
     return task_accuracy(Decimal(result), answer, cut, written, decode, {STOP})
 
 
-@pytest.mark.parametrize(
-    ("found", "expected"),
-    [
-        # the right result is right whatever follows the end
-        (measure(3, 7, STOP, 4, 4), TaskAccuracy(1, right=1, target_right=1, same_result=1, ended=1, target_ended=1)),
-        # a loop that never ends gives its last number
-        (measure(*[5] * 40), TaskAccuracy(1, target_right=1, target_ended=1)),
-        # the target's own mistakes are told from the drafter's
-        (measure(7, STOP, result=8), TaskAccuracy(1, same_result=1, ended=1, target_ended=1)),
-        (measure(8, result=8), TaskAccuracy(1, right=1, target_ended=1)),
-        # who writes nothing is judged by what is there
-        (measure(result=17), TaskAccuracy(1, right=1, served_right=1, target_ended=1)),
-        # what was served is judged by itself: the result is there early
-        (
-            measure(8, cut=8, answer=(*range(10, 17), 7, 8, 7, STOP)),
-            TaskAccuracy(1, target_right=1, served_right=1, served_same_result=1, target_ended=1),
-        ),
-        # answers that the cut leaves whole are not counted
-        (measure(7, cut=11), TaskAccuracy()),
-        (measure(7, cut=64), TaskAccuracy()),
-        # an answer that was cut off has the result that it came to: the target got to 19, the drafter to 6
-        (measure(6, 6, answer=TASK[:10]), TaskAccuracy(1)),
-    ],
-)
+@pytest.mark.parametrize(("found", "expected"), [
+    # the right result is right whatever follows the end
+    (measure(3, 7, STOP, 4, 4), TaskAccuracy(1, right=1, target_right=1, same_result=1, ended=1, target_ended=1)),
+    # a loop that never ends gives its last number
+    (measure(*[5] * 40), TaskAccuracy(1, target_right=1, target_ended=1)),
+    # the target's own mistakes are told from the drafter's
+    (measure(7, STOP, result=8), TaskAccuracy(1, same_result=1, ended=1, target_ended=1)),
+    (measure(8, result=8), TaskAccuracy(1, right=1, target_ended=1)),
+    # who writes nothing is judged by what is there
+    (measure(result=17), TaskAccuracy(1, right=1, served_right=1, target_ended=1)),
+    # what was served is judged by itself: the result is there early
+    (
+        measure(8, cut=8, answer=(*range(10, 17), 7, 8, 7, STOP)),
+        TaskAccuracy(1, target_right=1, served_right=1, served_same_result=1, target_ended=1),
+    ),
+    # answers that the cut leaves whole are not counted
+    (measure(7, cut=11), TaskAccuracy()),
+    (measure(7, cut=64), TaskAccuracy()),
+    # an answer that was cut off has the result that it came to: the target got to 19, the drafter to 6
+    (measure(6, 6, answer=TASK[:10]), TaskAccuracy(1)),
+])  # fmt: skip
 def test_task_accuracy(found: TaskAccuracy, expected: TaskAccuracy) -> None:
     assert found == expected

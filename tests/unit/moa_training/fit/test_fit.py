@@ -69,16 +69,13 @@ def test_training_lowers_the_loss_and_leaves_a_whole_checkpoint(
     assert str(tmp_path) not in card
 
 
-@pytest.mark.parametrize(
-    "drafter",
-    [
-        'kind = "eagle2"\nwarm_start = false', 'kind = "independent"\nown_layers = 2', "lsa = false",
-        "lsa = false\nreused_layers = 1", "lsa = false\nreused_layers = 1\nstate_entries = [1, 2, 3]",
-        "ca = false\nreused_layers = 1", 'kind = "eagle3"\nstate_entries = [1, 2, 3]',
-        'kind = "eagle3"\nstate_entries = [1, 2, 3]\neagle31 = true\nwarm_start = false',
-        'kind = "dflash"\nstate_entries = [1, 3]\nblock_size = 4\nown_layers = 2',
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("drafter", [
+    'kind = "eagle2"\nwarm_start = false', 'kind = "independent"\nown_layers = 2', "lsa = false",
+    "lsa = false\nreused_layers = 1", "lsa = false\nreused_layers = 1\nstate_entries = [1, 2, 3]",
+    "ca = false\nreused_layers = 1", 'kind = "eagle3"\nstate_entries = [1, 2, 3]',
+    'kind = "eagle3"\nstate_entries = [1, 2, 3]\neagle31 = true\nwarm_start = false',
+    'kind = "dflash"\nstate_entries = [1, 3]\nblock_size = 4\nown_layers = 2',
+])  # fmt: skip
 def test_each_kind_learns(begin: Begin, drafter: str) -> None:
     path = begin(tokens=8000, changed={REUSED: drafter}).train()
     points = read_points(path.parent)
@@ -88,13 +85,10 @@ def test_each_kind_learns(begin: Begin, drafter: str) -> None:
     assert (checkpoint.config.lsa, checkpoint.config.ca) == ("kind" in drafter, "ca = " not in drafter)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {}, {REUSED: "reused_layers = 0"}, {"[blocks]": "[blocks]\nbounded = false"},
-        {"[blocks]": "[blocks]\nown_text = 1"}, *({REUSED: states} for states in STATES),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("changed", [
+    {}, {REUSED: "reused_layers = 0"}, {"[blocks]": "[blocks]\nbounded = false"},
+    {"[blocks]": "[blocks]\nown_text = 1"}, *({REUSED: states} for states in STATES),
+])  # fmt: skip
 def test_a_killed_run_continues_as_it_would_have(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, changed: dict[str, str]
 ) -> None:

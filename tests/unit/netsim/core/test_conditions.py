@@ -36,15 +36,12 @@ def link(**conditions: object) -> LinkModel:
     return LinkModel(ConditionSchedule([(0.0, Conditions(**conditions))]), 1, Direction.UP)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("spec", "mean", "deviation"),
-    [
-        (FOUR_G, 25.75, 15.4), (replace(FOUR_G, truncation=Truncation.CLAMP), 22.3, 16.8),
-        (replace(FOUR_G, truncation=Truncation.PRESERVE_MEAN), 21.0, 13.9), (FIVE_G, 12.9, 7.9),
-        (replace(FIVE_G, truncation=Truncation.CLAMP), 10.8, 8.7), (replace(FOUR_G, scale=0.5), 25.75 / 2, 15.4 / 2),
-        (DelaySpec(7.0), 7.0, 0.0),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("spec", "mean", "deviation"), [
+    (FOUR_G, 25.75, 15.4), (replace(FOUR_G, truncation=Truncation.CLAMP), 22.3, 16.8),
+    (replace(FOUR_G, truncation=Truncation.PRESERVE_MEAN), 21.0, 13.9), (FIVE_G, 12.9, 7.9),
+    (replace(FIVE_G, truncation=Truncation.CLAMP), 10.8, 8.7), (replace(FOUR_G, scale=0.5), 25.75 / 2, 15.4 / 2),
+    (DelaySpec(7.0), 7.0, 0.0),
+])  # fmt: skip
 def test_effective_moments_are_the_published_ones_and_those_of_draws(
     spec: DelaySpec, mean: float, deviation: float
 ) -> None:

@@ -18,18 +18,15 @@ def arrival(verdict: Verdict) -> float:
     return verdict.t
 
 
-@pytest.mark.parametrize(
-    ("conditions", "arrivals"),
-    [
-        (EMPTY, [5.0, 5.0]),
-        (Conditions(rate_bps=1.2e6, delay=DelaySpec(20.0)), [5.03, 5.04]),
-        (Conditions(rate_bps=1.2e6, burst_bytes=3000), [5.0, 5.0, 5.01, 5.02]),  # a burst goes at once after idling
-        (
-            Conditions(rate_bps=1.2e6, burst_bytes=3000, queue_bytes=10**9),
-            [5.0, 5.0, *(5 + i / 100 for i in range(1, 199))],
-        ),
-    ],
-)
+@pytest.mark.parametrize(("conditions", "arrivals"), [
+    (EMPTY, [5.0, 5.0]),
+    (Conditions(rate_bps=1.2e6, delay=DelaySpec(20.0)), [5.03, 5.04]),
+    (Conditions(rate_bps=1.2e6, burst_bytes=3000), [5.0, 5.0, 5.01, 5.02]),  # a burst goes at once after idling
+    (
+        Conditions(rate_bps=1.2e6, burst_bytes=3000, queue_bytes=10**9),
+        [5.0, 5.0, *(5 + i / 100 for i in range(1, 199))],
+    ),
+])  # fmt: skip
 def test_rate_delay_and_bursts(conditions: Conditions, arrivals: list[float]) -> None:
     model = link(conditions)
     assert [arrival(model.admit(1500, 5.0)) for _ in arrivals] == pytest.approx(arrivals)

@@ -60,18 +60,15 @@ def arrivals(sender: StreamSender, offers: dict[float, int], until: float = 60.0
             seen.append((t, delivery.nbytes))
 
 
-@pytest.mark.parametrize(
-    ("lost", "offers", "waited_s", "within_s"),
-    [
-        ((), {1.0: 100}, 0.0, 1e-3),
-        # RTO = SRTT + 200 ms: measured as +247 ms on a link of 42.6 ms; twice as long when it is lost again.
-        ((1,), {1.0: 100}, RTT_S + 0.2, 0.025),
-        ((1, 2), {1.0: 100}, 3 * (RTT_S + 0.2), 0.05),
-        # A later packet shows the loss: gap to it, and a round trip; measured as +62 and +143 ms.
-        ((1,), {1.0: 100, 1.02: 100}, 0.062, 0.005),
-        ((1,), {1.0: 100, 1.1: 100}, 0.143, 0.005),
-    ],
-)
+@pytest.mark.parametrize(("lost", "offers", "waited_s", "within_s"), [
+    ((), {1.0: 100}, 0.0, 1e-3),
+    # RTO = SRTT + 200 ms: measured as +247 ms on a link of 42.6 ms; twice as long when it is lost again.
+    ((1,), {1.0: 100}, RTT_S + 0.2, 0.025),
+    ((1, 2), {1.0: 100}, 3 * (RTT_S + 0.2), 0.05),
+    # A later packet shows the loss: gap to it, and a round trip; measured as +62 and +143 ms.
+    ((1,), {1.0: 100, 1.02: 100}, 0.062, 0.005),
+    ((1,), {1.0: 100, 1.1: 100}, 0.143, 0.005),
+])  # fmt: skip
 def test_how_long_a_lost_packet_waits(
     lost: tuple[int, ...], offers: dict[float, int], waited_s: float, within_s: float
 ) -> None:
