@@ -3,8 +3,6 @@
 tests/e2e has these and other clients with the default model.
 """
 
-from __future__ import annotations
-
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any

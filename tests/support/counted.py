@@ -2,8 +2,6 @@
 text, a clock that a test moves on, and what toy drafters have in common.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A tiny GGUF model, whole or with a chosen fault."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ it is right and it gets past the first checks; hypothesis shrinks the list of re
 frames a run has.
 """
 
-from __future__ import annotations
-
 import os
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The pages: few, with short lines and contents; links and named files exist; decisions have their place in the index."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Iterator

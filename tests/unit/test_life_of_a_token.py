@@ -1,7 +1,5 @@
 """The functions that docs/life-of-a-token.md lists exist, and each one calls those that are indented below it."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

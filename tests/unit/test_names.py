@@ -1,7 +1,5 @@
 """Names of classes: one that two packages define makes a reader ask which is meant, so few may."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from pathlib import Path

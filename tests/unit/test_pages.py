@@ -1,7 +1,5 @@
 """Tables, options and figures of the pages against the programs and the formulas that they are of."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The card at the top of the runbook: its commands exist, and its paths and ports are those that setup writes."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

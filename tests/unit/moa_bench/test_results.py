@@ -1,7 +1,5 @@
 """Two results side by side, what is not comparable, and what those of all targets say together."""
 
-from __future__ import annotations
-
 import gc
 import json
 import os

@@ -1,7 +1,5 @@
 """A suite is run: its result says what it depends on, and goes where it belongs; and what suites there are."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

@@ -1,7 +1,5 @@
 """What the doctor says of a companion."""
 
-from __future__ import annotations
-
 import logging
 import stat
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Plans against real hosts and what is refused; a machine's files, as Linux writes them, and what settings mean on it."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """A fleet: who belongs to it, who is named to whom, and what a key may take over all replicas; and the service manager."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections import Counter

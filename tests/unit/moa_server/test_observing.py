@@ -1,7 +1,5 @@
 """What operators see: health, the metrics as the operations page explains them, and the log."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

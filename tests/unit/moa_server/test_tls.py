@@ -1,7 +1,5 @@
 """Certificates that a server refuses to start with, each in words; and a server's folder, with those that setup makes."""
 
-from __future__ import annotations
-
 import errno
 import os
 import ssl

@@ -1,7 +1,5 @@
 """What is no text: halves of surrogate pairs, wherever they come from; and errors as they are told."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import grpc

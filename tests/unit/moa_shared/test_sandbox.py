@@ -1,7 +1,5 @@
 """What templates and a tokenizer.json may do, and that whatever fails in the child is an error like others."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

@@ -1,7 +1,5 @@
 """Links cut in an answer, and programs that end in one: provisional text in between, and in the end the target's own."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Several servers: an answer goes on to the letter where its server is lost, full, going, silent or another one."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """The simulated world itself: its page's example, its links, and that its expectation can fail."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Profiles and what is said about a malformed one; settings of a running link; scenarios, which become schedules."""
 
-from __future__ import annotations
-
 import math
 import re
 from pathlib import Path

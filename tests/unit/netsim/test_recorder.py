@@ -1,7 +1,5 @@
 """What a run counts and leaves, its loop, and what a real link was measured to be."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import math

@@ -1,7 +1,5 @@
 """Traces: what is written reads back, the place of what is malformed; a row goes before the profile."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Child processes: servers, their address, their failure, their end; engines that answer line by line."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What is asked, of which model, and how an answer is read: questions, random models, oracles, and what a screen shows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

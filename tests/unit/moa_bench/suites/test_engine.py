@@ -1,7 +1,5 @@
 """What the suites engine, cut and split find, and their tables."""
 
-from __future__ import annotations
-
 import math
 import socket
 import time

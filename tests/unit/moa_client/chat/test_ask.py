@@ -1,7 +1,5 @@
 """Ctrl-C and keys while an answer runs; answers that end without the server."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

@@ -1,7 +1,5 @@
 """What a terminal shows, by an emulated one: committed text plain, provisional text dim, corrections in place."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """The client's state machine, by verdicts and drafts; and the text of an answer, whatever was provisional in between."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Answers that the user stops without the server; and any order of what user, server and device do."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """Which of the server's drafters a device takes: measured once, or the only one without measuring."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast

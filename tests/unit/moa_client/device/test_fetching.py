@@ -1,7 +1,5 @@
 """A client that holds nothing fetches its half from the server, over links that break and from servers that lie."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 from collections.abc import AsyncIterator, Callable, Sequence

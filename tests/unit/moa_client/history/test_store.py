@@ -2,8 +2,6 @@
 happens.
 """
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

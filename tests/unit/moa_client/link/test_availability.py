@@ -2,8 +2,6 @@
 server is gone, in virtual time.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A connection: one stream at a time; the order of servers, and the search for one after a loss."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace

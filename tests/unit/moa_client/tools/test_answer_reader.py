@@ -1,7 +1,5 @@
 """What holds of all forms and marks, however a text is cut; and examples of each family's own documents."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import asdict

@@ -1,7 +1,5 @@
 """What an answer is held to: calls of the schema, whatever is chosen; reasoning with a budget; forms after reasoning."""
 
-from __future__ import annotations
-
 import json
 import re
 from random import Random

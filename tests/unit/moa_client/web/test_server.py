@@ -1,7 +1,5 @@
 """The server inside a running loop, over sockets: what it reads, whose connections are, and how long they wait."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import socket

@@ -1,7 +1,5 @@
 """API keys: what is kept of them and who is let in; and what callers may take in a minute."""
 
-from __future__ import annotations
-
 import os
 import threading
 from datetime import UTC, datetime, timedelta

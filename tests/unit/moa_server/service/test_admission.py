@@ -1,7 +1,5 @@
 """What calls cost and which are let in; when a forward hangs; forms and downloads that share their places fairly."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence

@@ -1,7 +1,5 @@
 """Settings from flags, environment and file; the options, tables and command of a settings class."""
 
-from __future__ import annotations
-
 import json
 import math
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Free memory and processes; files that are whole or not at all; how progress is told."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import io

@@ -1,7 +1,5 @@
 """Settings of sampling, scores, and the choice among them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any

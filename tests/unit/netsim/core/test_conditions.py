@@ -1,7 +1,5 @@
 """Delays and losses have the distribution that their profile states; each rule fails with its planted error."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 from dataclasses import replace
