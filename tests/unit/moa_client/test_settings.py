@@ -58,21 +58,14 @@ ALIAS = "NAME=MODEL, such as gpt-4o-mini=qwen3-4b, with another name than defaul
 ORIGINS = "origins such as https://app.example or http://localhost:3000"
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "expected"),
-    [
-        ("server", "local host", "HOST:PORT, such as 127.0.0.1:50051, or a name of `moa-client servers list`"),
-        ("server", "localhost:99999", "HOST:PORT, such as 127.0.0.1:50051"),
-        ("server", "::1", IN_BRACKETS),
-        ("server", "gpu,fe80::1:50051", IN_BRACKETS),
-        ("allowed-origin", ("https://app.example", "app.example"), ORIGINS),
-        ("alias", ("default=qwen3-4b",), ALIAS),
-        ("alias", ("qwen3-4b",), ALIAS),
-        ("endpoint-port", 65536, "less than 65536"),
-        ("top-p", 0, "more than 0"),
-        ("seed", 2**64, "less than 18446744073709551616"),
-    ],
-)
+@pytest.mark.parametrize(("option", "value", "expected"), [
+    ("server", "local host", "HOST:PORT, such as 127.0.0.1:50051, or a name of `moa-client servers list`"),
+    ("server", "localhost:99999", "HOST:PORT, such as 127.0.0.1:50051"), ("server", "::1", IN_BRACKETS),
+    ("server", "gpu,fe80::1:50051", IN_BRACKETS), ("allowed-origin", ("https://app.example", "app.example"), ORIGINS),
+    ("alias", ("default=qwen3-4b",), ALIAS), ("alias", ("qwen3-4b",), ALIAS),
+    ("endpoint-port", 65536, "less than 65536"), ("top-p", 0, "more than 0"),
+    ("seed", 2**64, "less than 18446744073709551616"),
+])  # fmt: skip
 def test_bad_values_are_named(option: str, value: object, expected: str) -> None:
     name = {"allowed-origin": "allowed_origins", "alias": "aliases"}.get(option, option.replace("-", "_"))
     with raises(ConfigError, f"--{option} is {value!r}: expected {expected}. See --help for the values allowed."):
@@ -113,23 +106,14 @@ def given(flags: dict[str, Any], config_file: Path | None = None, **environment:
 
 def test_what_was_given_to_one_command_line_can_be_given_to_another() -> None:
     flags = {
-        "server": "127.0.0.1:5",
-        "offline": False,
-        "drafter": None,
-        "threads": "2",
-        "allowed_origins": ("https://a.example", "https://b.example"),
-        "mcp_allow": (),
-    }
+        "server": "127.0.0.1:5", "offline": False, "drafter": None, "threads": "2",
+        "allowed_origins": ("https://a.example", "https://b.example"), "mcp_allow": (),
+    }  # fmt: skip
     environment = {"MOA_CLIENT_DRAFTING": "server", "MOA_CLIENT_SERVER": "127.0.0.1:6", "MOA_CLIENT_TEMPERATURE": "1"}
     assert given(flags, Path("/etc/moa.toml"), **environment) == [
-        *("--config", "/etc/moa.toml"),
-        *("--server", "127.0.0.1:5"),
-        *("--drafting", "server"),
-        "--no-offline",
-        *("--threads", "2"),
-        *("--allowed-origin", "https://a.example"),
-        *("--allowed-origin", "https://b.example"),
-    ]
+        *("--config", "/etc/moa.toml"), *("--server", "127.0.0.1:5"), *("--drafting", "server"), "--no-offline",
+        *("--threads", "2"), *("--allowed-origin", "https://a.example"), *("--allowed-origin", "https://b.example"),
+    ]  # fmt: skip
 
 
 def test_paths_are_those_of_the_folder_in_which_they_were_given(
@@ -139,11 +123,9 @@ def test_paths_are_those_of_the_folder_in_which_they_were_given(
     monkeypatch.chdir(tmp_path)
     flags = {"mcp": Path("kept"), "drafter": "d.safetensors", "model": "ada/model"}
     assert given(flags, Path("moa.toml")) == [
-        *("--config", f"{tmp_path}/moa.toml"),
-        *("--model", "ada/model"),
-        *("--drafter", f"{tmp_path}/d.safetensors"),
+        *("--config", f"{tmp_path}/moa.toml"), *("--model", "ada/model"), *("--drafter", f"{tmp_path}/d.safetensors"),
         *("--mcp", f"{tmp_path}/kept"),
-    ]
+    ]  # fmt: skip
 
 
 QUICK, DEEP = DrafterCandidate("online", 2.0, 2.4), DrafterCandidate("deep", 4.4, 3.7)
@@ -151,49 +133,41 @@ ADAPTS = "The memory sent adapts, and fewer drafts are made: the text is the sam
 LITTLE = "drafts from here add little, and the server drafts while it has time"
 
 
-@pytest.mark.parametrize(
-    ("check", "message", "hint"),
-    [
-        (judge_round_trip(20.0, 0.25), "20.0 ms, the median of 7; 25 % of the server is taken", ""),
-        (judge_round_trip(200.0, 0.25), "200.0 ms, ", "Text comes as fast, but begins later: use a nearer server."),
-        (
-            judge_round_trip(20.0, 0.95),
-            "95 % of the server is taken",
-            "It may refuse: ask later, or add another server.",
-        ),
-        (judge_download(400_000, 0.5, 10.0), "800 kB/s (400 kB in 0.5 s); text with drafts takes up to 55 kB/s", ""),
-        (judge_download(400_000, 8.0, 10.0), "50 kB/s (400 kB in 8 s); text with drafts takes up to 55 kB/s", ADAPTS),
-        (judge_download(4_000, 1.0, 0.0), "4 kB/s (4 kB in 1 s)", ""),
-        (
-            judge_drafts([QUICK], ServerPace(1.0, 1.0, 1.0)),
-            "a level of a draft takes 2.0 ms (online); a plain step of the server 1.0 ms, 1000 tokens/s",
-            "Drafts from here come too late: give the drafter more --threads.",
-        ),
-        (judge_drafts([QUICK], ServerPace(0.0, 0.0, 1.0)), "the server does not say how long a step takes", ""),
-        (
-            judge_drafts([QUICK, DEEP], ServerPace(50.0, 1.0, 20.0)),
-            "4.4 ms (deep); a plain step of the server 50.0 ms, 20 tokens/s: about 1.7 times that with drafts from here (deep)",
-            "",
-        ),
-        (judge_drafts([QUICK, DEEP], ServerPace(4.0, 1.0, 200.0)), LITTLE, ""),
-    ],
-)
+@pytest.mark.parametrize(("check", "message", "hint"), [
+    (judge_round_trip(20.0, 0.25), "20.0 ms, the median of 7; 25 % of the server is taken", ""),
+    (judge_round_trip(200.0, 0.25), "200.0 ms, ", "Text comes as fast, but begins later: use a nearer server."),
+    (
+        judge_round_trip(20.0, 0.95), "95 % of the server is taken", "It may refuse: ask later, or add another server.",
+    ),
+    (judge_download(400_000, 0.5, 10.0), "800 kB/s (400 kB in 0.5 s); text with drafts takes up to 55 kB/s", ""),
+    (judge_download(400_000, 8.0, 10.0), "50 kB/s (400 kB in 8 s); text with drafts takes up to 55 kB/s", ADAPTS),
+    (judge_download(4_000, 1.0, 0.0), "4 kB/s (4 kB in 1 s)", ""),
+    (
+        judge_drafts([QUICK], ServerPace(1.0, 1.0, 1.0)),
+        "a level of a draft takes 2.0 ms (online); a plain step of the server 1.0 ms, 1000 tokens/s",
+        "Drafts from here come too late: give the drafter more --threads.",
+    ),
+    (judge_drafts([QUICK], ServerPace(0.0, 0.0, 1.0)), "the server does not say how long a step takes", ""),
+    (
+        judge_drafts([QUICK, DEEP], ServerPace(50.0, 1.0, 20.0)),
+        "4.4 ms (deep); a plain step of the server 50.0 ms, 20 tokens/s: about 1.7 times that with drafts from here (deep)",
+        "",
+    ),
+    (judge_drafts([QUICK, DEEP], ServerPace(4.0, 1.0, 200.0)), LITTLE, ""),
+])  # fmt: skip
 def test_what_a_user_reads(check: Check, message: str, hint: str) -> None:
     assert (check.state, message in check.message, check.hint) == ("warn" if hint else "ok", True, hint)
 
 
-@pytest.mark.parametrize(
-    ("text", "mode", "words"),
-    [
-        ("abc-1\n", 0o600, ""),
-        *(("abc", mode, "Others can read the key file") for mode in (0o640, 0o604, 0o620)),
-        *(
-            (text, 0o600, "does not hold one API key.")
-            for text in ("", "\n", "two words", "two\nlines", "schlüssel", "x" * 5000)
-        ),
-        (None, 0o600, "There is no key file"),
-    ],
-)
+@pytest.mark.parametrize(("text", "mode", "words"), [
+    ("abc-1\n", 0o600, ""),
+    *(("abc", mode, "Others can read the key file") for mode in (0o640, 0o604, 0o620)),
+    *(
+        (text, 0o600, "does not hold one API key.")
+        for text in ("", "\n", "two words", "two\nlines", "schlüssel", "x" * 5000)
+    ),
+    (None, 0o600, "There is no key file"),
+])  # fmt: skip
 def test_a_key_is_in_a_private_file(tmp_path: Path, text: str | None, mode: int, words: str) -> None:
     path = tmp_path / "key"
     if text is not None:
@@ -258,15 +232,12 @@ def test_names_that_are_not_listed_are_refused() -> None:
         ServerBook().find("home")
 
 
-@pytest.mark.parametrize(
-    ("named", "found"),
-    [
-        ("", (HOME,)),
-        ("work", (WORK,)),
-        ("work,10.0.0.1:5,work", (WORK, ServerEntry("", "10.0.0.1:5"))),
-        ("gpu.example:443", (WORK,)),  # with its key and certificates, however it is named
-    ],
-)
+@pytest.mark.parametrize(("named", "found"), [
+    ("", (HOME,)),
+    ("work", (WORK,)),
+    ("work,10.0.0.1:5,work", (WORK, ServerEntry("", "10.0.0.1:5"))),
+    ("gpu.example:443", (WORK,)),  # with its key and certificates, however it is named
+])  # fmt: skip
 def test_which_servers_are_meant(named: str, found: tuple[ServerEntry, ...]) -> None:
     assert find_servers(ClientSettings(server=named), BOOK) == found
 
@@ -282,18 +253,15 @@ def test_the_options_of_tls_are_for_servers_that_are_not_listed() -> None:
     assert find_servers(settings, BOOK) == (WORK, other)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("use = ", "TMP/servers.toml is not TOML: Invalid value (at end of document). Correct that line, or delete the file."),
-        ("use = 1", "TMP/servers.toml must hold a list `use` and tables [servers.NAME]. Correct it, or delete the file."),
-        ("[servers.a]", "servers.a.address in TMP/servers.toml: it is missing. Correct it, or remove the server."),
-        ("[servers.a]\naddress = 'b'", "servers.a.address in TMP/servers.toml: expected HOST:PORT, such as 127.0.0.1:50051. Correct it, or remove the server."),
-        ("[servers.a]\naddress = 'b:1'\nkey = 'x'", "servers.a.key in TMP/servers.toml: it is not a setting of a server; known ones: address, tls, tls_ca, tls_cert, tls_key, insecure, key_file. Correct it, or remove the server."),
-        ("[servers.a]\naddress = 'b:1'\nkey_keyring = true", "servers.a.key_keyring in TMP/servers.toml: a key is kept in a file: name it with key_file, and let only its owner read it. Correct it, or remove the server."),
-        ("[servers.'a b']\naddress = 'b:1'", "'a b' cannot be the name of a server. Use at most 40 letters, digits, dots, hyphens and underscores."),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize(("text", "message"), [
+    ("use = ", "TMP/servers.toml is not TOML: Invalid value (at end of document). Correct that line, or delete the file."),
+    ("use = 1", "TMP/servers.toml must hold a list `use` and tables [servers.NAME]. Correct it, or delete the file."),
+    ("[servers.a]", "servers.a.address in TMP/servers.toml: it is missing. Correct it, or remove the server."),
+    ("[servers.a]\naddress = 'b'", "servers.a.address in TMP/servers.toml: expected HOST:PORT, such as 127.0.0.1:50051. Correct it, or remove the server."),
+    ("[servers.a]\naddress = 'b:1'\nkey = 'x'", "servers.a.key in TMP/servers.toml: it is not a setting of a server; known ones: address, tls, tls_ca, tls_cert, tls_key, insecure, key_file. Correct it, or remove the server."),
+    ("[servers.a]\naddress = 'b:1'\nkey_keyring = true", "servers.a.key_keyring in TMP/servers.toml: a key is kept in a file: name it with key_file, and let only its owner read it. Correct it, or remove the server."),
+    ("[servers.'a b']\naddress = 'b:1'", "'a b' cannot be the name of a server. Use at most 40 letters, digits, dots, hyphens and underscores."),
+])  # fmt: skip
 def test_a_damaged_list_is_refused_in_words(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "servers.toml"
     path.write_text(text)

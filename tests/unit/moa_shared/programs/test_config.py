@@ -45,28 +45,22 @@ def test_the_file_can_be_named_in_the_environment_and_begin_with_a_byte_order_ma
     assert load_settings(Example, "server", {}, None, {"MOA_CONFIG": str(file)}).port == 2
 
 
-@pytest.mark.parametrize(
-    ("flags", "environment", "message"),
-    [
-        ({"port": 70000}, {}, "--port is 70000: expected at most 65535"),
-        ({}, {"MOA_SERVER_PORT": "x"}, "MOA_SERVER_PORT is 'x': expected a whole number"),
-        ({}, {"MOA_SERVER_PROT": "1"}, "MOA_SERVER_PROT is not a setting"),
-    ],
-)
+@pytest.mark.parametrize(("flags", "environment", "message"), [
+    ({"port": 70000}, {}, "--port is 70000: expected at most 65535"),
+    ({}, {"MOA_SERVER_PORT": "x"}, "MOA_SERVER_PORT is 'x': expected a whole number"),
+    ({}, {"MOA_SERVER_PROT": "1"}, "MOA_SERVER_PROT is not a setting"),
+])  # fmt: skip
 def test_bad_values_name_their_source(flags: dict[str, object], environment: dict[str, str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         load_settings(Example, "server", flags, None, environment)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "The configuration file TMP/moa.toml does not exist. Check the name."),
-        ("[server\n", "The configuration file TMP/moa.toml is not TOML: "),
-        ("server = 3\n", "[server] of TMP/moa.toml is not a table. Write [server] above its settings."),
-        ("[server]\nprot = 3\n", "prot in [server] of TMP/moa.toml is not a setting. Did you mean port?"),
-    ],
-)
+@pytest.mark.parametrize(("text", "message"), [
+    (None, "The configuration file TMP/moa.toml does not exist. Check the name."),
+    ("[server\n", "The configuration file TMP/moa.toml is not TOML: "),
+    ("server = 3\n", "[server] of TMP/moa.toml is not a table. Write [server] above its settings."),
+    ("[server]\nprot = 3\n", "prot in [server] of TMP/moa.toml is not a setting. Did you mean port?"),
+])  # fmt: skip
 def test_a_bad_file_is_named(tmp_path: Path, text: str | None, message: str) -> None:
     file = tmp_path / "moa.toml"
     if text is not None:
@@ -111,65 +105,38 @@ def test_a_text_that_names_a_file_here_is_its_path(named: str, tmp_path: Path, m
         assert load_settings(Example, "server", {"model": other}, None, {}).model == other
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "expected"),
-    [
-        (int, "3", 3),
-        (int, " -1_000 ", -1000),
-        (int, "5.0", 5),
-        (float, "1e-3", 0.001),
-        (float, "inf", math.inf),
-        (bool, "Yes", True),
-        (bool, "off", False),
-        (str, " as it is ", " as it is "),
-        (str | None, None, None),
-        (Path | None, "folder", Path("folder")),
-        (Literal["a", "b"], "b", "b"),
-        (tuple[str, ...], ["a", "b"], ("a", "b")),
-        (tuple[str, ...], {"a": "b", "c.1": "d"}, ("a=b", "c.1=d")),
-    ],
-)
+@pytest.mark.parametrize(("kind", "value", "expected"), [
+    (int, "3", 3), (int, " -1_000 ", -1000), (int, "5.0", 5), (float, "1e-3", 0.001), (float, "inf", math.inf),
+    (bool, "Yes", True), (bool, "off", False), (str, " as it is ", " as it is "), (str | None, None, None),
+    (Path | None, "folder", Path("folder")), (Literal["a", "b"], "b", "b"), (tuple[str, ...], ["a", "b"], ("a", "b")),
+    (tuple[str, ...], {"a": "b", "c.1": "d"}, ("a=b", "c.1=d")),
+])  # fmt: skip
 def test_values_are_read_as_the_type_of_their_field(kind: Any, value: object, expected: object) -> None:
     read = read_value(kind, value)
     assert read == expected
     assert type(read) is type(expected)
 
 
-@pytest.mark.parametrize(
-    ("kind", "value", "message"),
-    [
-        (int, "x", "expected a whole number"),
-        (int, "1.5", "expected a whole number"),
-        (int, "9" * 5000, "expected a whole number"),
-        (int, True, "expected a whole number"),
-        (float, "x", "expected a number"),
-        (bool, "perhaps", "expected on or off"),
-        (str, 3, "expected text in UTF-8"),
-        (Path | None, 3, "expected a path"),
-        (Literal["a", "b", "c"], "d", "expected 'a', 'b' or 'c'"),
-        (tuple[str, ...], "a", "expected a list"),
-        (tuple[str, ...], [1], "expected text in UTF-8"),
-        (tuple[str, ...], {"c": {"1": "d"}}, "expected texts: a name with a dot needs quotes"),
-        (str, "caf\udce9", "expected text in UTF-8"),
-        (tuple[str, ...], ["\udce9"], "expected text in UTF-8"),
-    ],
-)
+@pytest.mark.parametrize(("kind", "value", "message"), [
+    (int, "x", "expected a whole number"), (int, "1.5", "expected a whole number"),
+    (int, "9" * 5000, "expected a whole number"), (int, True, "expected a whole number"),
+    (float, "x", "expected a number"), (bool, "perhaps", "expected on or off"), (str, 3, "expected text in UTF-8"),
+    (Path | None, 3, "expected a path"), (Literal["a", "b", "c"], "d", "expected 'a', 'b' or 'c'"),
+    (tuple[str, ...], "a", "expected a list"), (tuple[str, ...], [1], "expected text in UTF-8"),
+    (tuple[str, ...], {"c": {"1": "d"}}, "expected texts: a name with a dot needs quotes"),
+    (str, "caf\udce9", "expected text in UTF-8"), (tuple[str, ...], ["\udce9"], "expected text in UTF-8"),
+])  # fmt: skip
 def test_what_is_expected_instead(kind: Any, value: object, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         read_value(kind, value)
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize(
-    ("limits", "value", "message"),
-    [
-        ({"ge": 0}, -1.0, "expected at least 0"),
-        ({"gt": 0}, 0.0, "expected more than 0"),
-        ({"ge": 0, "le": 9}, 9.5, "expected at most 9"),
-        ({"lt": 9}, 9.0, "expected less than 9"),
-        ({"ge": 0}, math.nan, "expected at least 0"),
-    ],
-)
+@pytest.mark.parametrize(("limits", "value", "message"), [
+    ({"ge": 0}, -1.0, "expected at least 0"), ({"gt": 0}, 0.0, "expected more than 0"),
+    ({"ge": 0, "le": 9}, 9.5, "expected at most 9"), ({"lt": 9}, 9.0, "expected less than 9"),
+    ({"ge": 0}, math.nan, "expected at least 0"),
+])  # fmt: skip
 def test_limits(limits: dict[str, float], value: float, message: str) -> None:
     with pytest.raises(ValueError) as caught:
         read_value(float, value, limits)
@@ -233,17 +200,11 @@ def test_config_prints_values_and_where_they_come_from(monkeypatch: pytest.Monke
     command = config_command(Example, "example")
     options = ["there", "--config", str(file), "--no-ahead"]
     assert CliRunner().invoke(command, options).output.splitlines() == [
-        "setting  value     from",
-        "name     there     command line NAME",
-        f"port     7         file {file}",
-        "mode     a         default",
-        "ahead    off       command line --no-ahead",
-        "lines    off       default",
-        "stop     'x', 'y'  environment MOA_EXAMPLE_STOP",
-        "folder   /models   environment EXAMPLE_FOLDER",
-        "share    0.5       default",
-        "model    default   default",
-    ]
+        "setting  value     from", "name     there     command line NAME", f"port     7         file {file}",
+        "mode     a         default", "ahead    off       command line --no-ahead", "lines    off       default",
+        "stop     'x', 'y'  environment MOA_EXAMPLE_STOP", "folder   /models   environment EXAMPLE_FOLDER",
+        "share    0.5       default", "model    default   default",
+    ]  # fmt: skip
     shown = json.loads(CliRunner().invoke(command, [*options, "--json"]).output)
     assert shown["stop"] == {"value": ["x", "y"], "source": "environment", "name": "MOA_EXAMPLE_STOP"}
     assert shown["mode"] == {"value": "a", "source": "default", "name": None}
