@@ -158,7 +158,7 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "moa_unguard": (None, [_INT]),
     "moa_populate": (None, [_POINTER, ct.c_int64]),
     "moa_cache_write": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER, _POINTER]),
-    "moa_cache_read": (None, [ct.POINTER(CCache), _INT, _INT, _INT, _POINTER]),
+    "moa_cache_read": (None, [ct.POINTER(CCache), *[_INT] * 5, _POINTER]),
     "moa_cache_move": (None, [ct.POINTER(CCache), _INT, _POINTER, _POINTER]),
 }
 

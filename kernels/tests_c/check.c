@@ -193,7 +193,7 @@ static void print_cache(const char *name, const cache_t *cache, int rows) {
     }
     size_t count = (size_t)rows * LAYERS * width;
     float *out = zeros(count * sizeof(float));
-    moa_cache_read(&cache->c, 0, rows, width, out);
+    moa_cache_read(&cache->c, 0, LAYERS, 0, rows, width, out);
     print_floats(name, out, count);
     free(out);
 }

@@ -29,14 +29,14 @@ static void read_head(int kv, int dim, const char *from, int row, float *out) {
     }
 }
 
-void moa_cache_read(const moa_cache_t *cache, int slot, int rows, int width, float *out) {
-    size_t offset = 0;
-    for (int layer = 0; layer < cache->layers; layer++) {
+void moa_cache_read(const moa_cache_t *cache, int first, int layers, int slot, int rows, int width, float *out) {
+    size_t offset = layer_offset(cache->kv, cache->heads, first);
+    for (int layer = first; layer < first + layers; layer++) {
         int dim = cache->heads[layer].dim, heads = cache->heads[layer].count;
         for (int row = 0; row < rows; row++)
             for (int head = 0; head < heads; head++)
                 read_head(cache->kv, dim, cache_head(cache, layer, offset, head, slot + row), slot + row,
-                          out + ((size_t)row * cache->layers + layer) * width + 2 * head * dim);
+                          out + ((size_t)row * layers + layer - first) * width + 2 * head * dim);
         offset += heads * head_bytes(cache->kv, dim);
     }
 }

@@ -142,5 +142,5 @@ MOA_EXPORT void moa_populate(const void *begin, int64_t size);
 MOA_EXPORT void moa_cache_write(const moa_cache_t *cache, int layer, int slot, int rows, const float *keys,
                                 const float *values);
 // out: [rows][layers][width], of each head the key and then the value; left as it is where a layer has fewer numbers.
-MOA_EXPORT void moa_cache_read(const moa_cache_t *cache, int slot, int rows, int width, float *out);
+MOA_EXPORT void moa_cache_read(const moa_cache_t *cache, int first, int layers, int slot, int rows, int width, float *out);
 MOA_EXPORT void moa_cache_move(const moa_cache_t *cache, int rows, const int32_t *from, const int32_t *to);

@@ -172,8 +172,16 @@ class Cache:
 
         A layer with fewer numbers than the widest has zeros behind them."""
         self._check_read(start, stop)
-        out = np.zeros((stop - start, len(self.heads), self.width), np.float32)
-        _loaded().moa_cache_read(ct.byref(self._c()), start, stop - start, self.width, address(out))
+        return self._read(0, len(self.heads), start, stop, self.width)
+
+    def read_layer(self, layer: int, start: int, stop: int) -> Rows:
+        """Rows of one layer, [stop - start, its width], otherwise as of `read`."""
+        self._check_read(start, stop)
+        return self._read(layer, 1, start, stop, self.heads[layer].width)[:, 0]
+
+    def _read(self, first: int, layers: int, start: int, stop: int, width: int) -> Rows:
+        out = np.zeros((stop - start, layers, width), np.float32)
+        _loaded().moa_cache_read(ct.byref(self._c()), first, layers, start, stop - start, width, address(out))
         return out
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:

@@ -54,11 +54,11 @@ class ReferenceCache(Cache):
         rows = np.stack((keys, values), axis=2).astype(np.float32, copy=False)
         self.rows[layer][slot : slot + len(keys)] = _in_8_bits(rows) if self.kv == Q8 else rows
 
-    def read(self, start: int, stop: int) -> Rows:
-        self._check_read(start, stop)
-        out = np.zeros((stop - start, len(self.heads), self.width), np.float32)
-        for layer, (rows, heads) in enumerate(zip(self.rows, self.heads, strict=True)):
-            out[:, layer, : heads.width] = rows[start:stop].reshape(-1, heads.width)
+    def _read(self, first: int, layers: int, start: int, stop: int, width: int) -> Rows:
+        out = np.zeros((stop - start, layers, width), np.float32)
+        for layer in range(first, first + layers):
+            own = self.heads[layer].width
+            out[:, layer - first, :own] = self.rows[layer][start:stop].reshape(-1, own)
         return out
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:

@@ -236,7 +236,7 @@ def fresh_tensors(
     for name, shape in config.shapes().items():
         if name == DRAFT_IDS:
             tensors[name] = draft_ids if draft_ids is not None else np.arange(shape[0], dtype=np.int32)
-        elif "norm" in name:
+        elif "norm" in name or (len(shape) == 1 and not name.endswith(".bias")):
             tensors[name] = np.ones(shape, np.float32)
         elif name.endswith(".bias"):
             tensors[name] = np.zeros(shape, np.float32)

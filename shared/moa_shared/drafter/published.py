@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from moa_shared.drafter.assistant_gguf import assistant_config, assistant_tensors, is_assistant
 from moa_shared.drafter.checkpoint import (
     CONFIDENCE_FILE,
     CONFIG_KEY,
@@ -30,7 +31,7 @@ from moa_shared.drafter.checkpoint import (
 )
 from moa_shared.drafter.kinds import KINDS, Kind
 from moa_shared.drafter.kinds.config import DrafterConfig, Published, Shapes
-from moa_shared.drafter.kinds.layout import ANOTHER
+from moa_shared.drafter.kinds.layout import ANOTHER, OWN_HEAD
 from moa_shared.drafter.kinds.mtp import COPIES, MTP
 from moa_shared.drafter.kinds.weights import DRAFT_IDS
 from moa_shared.errors import CheckpointError, MoaError, ModelSourceError, NotFoundError
@@ -73,6 +74,8 @@ def find_drafter(spec: str, files: ModelFiles, cache_dir: Path | None = None, pr
         return _adopt(head, f"MTP head of {files.target_id}", files, root, progress)
     if spec.strip() and path.is_dir():
         return drafter_in_folder(path, spec, files, root, progress)
+    if path.is_file() and is_assistant(path):
+        return _adopt(PublishedFiles(path.parent, (path,)), spec, files, root, progress)
     if path.is_file():
         if is_gguf(path):
             return _adopt(ModelHead(path.parent, (path,), files), spec, files, root, progress)
@@ -151,7 +154,7 @@ def _tokens(folder: Path) -> dict[int, str]:
 _FORMAT = "1"  # raise when an entry's content changes: older entries are then no longer found
 _OF_TARGET = (
     "vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters",
+    "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters", "layer_types", "num_kv_shared_layers",
 )  # fmt: skip
 
 
@@ -188,25 +191,28 @@ def _make(published: PublishedFiles, name: str, files: ModelFiles, entry: Path) 
     for theirs, ours in sorted(names.items()):
         kept[ours] = tensor = tensors[theirs]
         if ours == DRAFT_IDS:
-            kept[ours] = _draft_ids(tensor, config.vocab_size, theirs, name)
+            kept[ours] = _draft_ids(tensor, config, theirs, name)
         elif tensor.dtype.kind == "i":
             what = f"In {name} {theirs} is none of float32, float16 and bfloat16: moa takes no quantised drafter."
             raise CheckpointError(what, hint="Give the checkpoint that it was made from.")
         elif not is_finite(tensor):
             raise CheckpointError(f"In {name} {theirs} holds values that are not numbers.")
+    if config.clusters:  # whose tokens then follow one another
+        kept[OWN_HEAD] = kept[OWN_HEAD][kept[DRAFT_IDS]]
     needed = sum(tensor.nbytes for tensor in kept.values())
     with building(entry, needed, f"the drafter {name}") as part:
         save_checkpoint(part / DRAFTER_FILE, config, kept, in_halves=True)
 
 
-def _draft_ids(offsets: npt.NDArray[Any], vocabulary: int, theirs: str, name: str) -> npt.NDArray[np.int32]:
-    ids = offsets + np.arange(len(offsets))
-    if offsets.dtype != np.int64:
+def _draft_ids(stored: npt.NDArray[Any], config: DrafterConfig, theirs: str, name: str) -> npt.NDArray[np.int32]:
+    """The tokens of columns, from offsets in ascending order, or of clusters: all tokens in any order."""
+    ids = stored if config.clusters else stored + np.arange(len(stored))
+    if stored.dtype != np.int64:
         reason = "holds no whole numbers of 64 or 32 bits"
-    elif ids.min() < 0 or ids.max() >= vocabulary:
-        reason = f"leads to tokens outside the vocabulary of {vocabulary}"
-    elif (np.diff(ids) <= 0).any():
-        reason = "leads to tokens that are not in ascending order, each once"
+    elif ids.min() < 0 or ids.max() >= config.vocab_size:
+        reason = f"leads to tokens outside the vocabulary of {config.vocab_size}"
+    elif (np.diff(np.sort(ids) if config.clusters else ids) <= 0).any():
+        reason = f"leads to tokens that are not {'' if config.clusters else 'in ascending order, '}each once"
     else:
         return ids.astype(np.int32)
     raise CheckpointError(f"In {name} {theirs} {reason}.", hint=ANOTHER)
@@ -287,6 +293,8 @@ class PublishedFiles:
 
     def config(self) -> dict[str, Any]:
         hint = "Put the config.json that was published with the checkpoint next to it."
+        if is_gguf(self.weights[0]):
+            return _of_checkpoint(assistant_config, self.weights[0])
         return _of_checkpoint(read_config, self.folder, hint)
 
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
@@ -303,7 +311,8 @@ class PublishedFiles:
     def _mapped(self) -> dict[str, FileTensor]:
         found: dict[str, FileTensor] = {}
         for path in self.weights:
-            found |= _unpickled(path) if path.suffix in PICKLED else _of_checkpoint(map_tensors, path)
+            read = assistant_tensors if is_gguf(path) else map_tensors
+            found |= _unpickled(path) if path.suffix in PICKLED else _of_checkpoint(read, path)
         return found
 
 

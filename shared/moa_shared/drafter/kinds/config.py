@@ -10,7 +10,7 @@ import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, cast
 
 from moa_shared.drafter.kinds.weights import Rows, TargetParts
 from moa_shared.drafting.drafts import ConversationDrafter
@@ -88,6 +88,14 @@ class DrafterConfig:
     markov_rank: int = 0  # width of the factors of what a token adds to the logits of the next one; 0: nothing is added
     ca: bool = True  # False, an ablation of moa: no cross-attention but its MLP, and so no memory
     hidden_first: bool = False  # the projection of an MTP head reads the state before the embedding
+    # Of an assistant: config.json of its layers; which layers of the target's cache they attend, and their widths,
+    # first the one that sees all positions, then the one with a window; clusters of its head's tokens, and how many of
+    # these it looks at.
+    layer_config: str = ""
+    memory_layers: tuple[int, ...] = ()
+    memory_widths: tuple[int, ...] = ()
+    clusters: int = 0
+    chosen_clusters: int = 0
 
     def __post_init__(self) -> None:
         _check_types(self)
@@ -151,6 +159,11 @@ class DrafterConfig:
         return self.traits.memory_width(self)
 
     @property
+    def narrow_width(self) -> int:
+        """Numbers of a memory row that no window sees any more; those are its first ones."""
+        return self.memory_widths[0] if self.memory_widths else self.memory_width
+
+    @property
     def reads_last_hidden(self) -> bool:
         """Memory rows are made from the target's last hidden state (after its final norm), not its keys and values."""
         return self.traits.reads_last_hidden(self)
@@ -188,9 +201,8 @@ class DrafterConfig:
         """Reads a configuration; raises CheckpointError if `text` is none."""
         try:
             given = parse_json(text)
-            if isinstance(given.get("state_entries"), list):
-                given["state_entries"] = tuple(given["state_entries"])
-            return cls(**given)
+            read = {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+            return cls(**cast(dict[str, Any], read))
         except (AttributeError, TypeError, ValueError) as error:
             raise CheckpointError(f"The checkpoint's drafter configuration cannot be read ({error}).") from None
 
@@ -217,6 +229,8 @@ class Kind:
     objective: ClassVar[str] = ""  # what it is trained by (`moa_training.objective`); "": it is not trained
     has_own_head: ClassVar[bool] = False
     reads_states: ClassVar[bool] = False
+    # Its memory rows are the target's own keys and values, and beside them it reads the state of the newest token.
+    reads_target_cache: ClassVar[bool] = False
     maps_target: ClassVar[bool] = False  # it runs parts of the target that processes of a device share
     shares_memory: ClassVar[bool] = False  # drafters of it may read the same memory rows
     is_timed: ClassVar[bool] = False  # a device measures a level of its drafts
@@ -271,6 +285,10 @@ class Kind:
 
     def memory_width(self, config: DrafterConfig) -> int:
         return config.hidden_size
+
+    def window(self, config: DrafterConfig) -> int:
+        """How many of the newest tokens have memory rows of the whole width; 0: all."""
+        return 0
 
     def reads_last_hidden(self, config: DrafterConfig) -> bool:
         return False

@@ -146,6 +146,11 @@ class MemoryCache:
             return []
         return [row for row, each in enumerate(self._positions) if each >= position]
 
+    def rows_between(self, first: int, stop: int) -> Indices:
+        """The cache's rows of positions from `first` to before `stop`, ascending."""
+        positions = np.fromiter(self._positions, np.int32, len(self._positions))
+        return np.flatnonzero((positions >= first) & (positions < stop)).astype(np.int32)
+
     def crop(self, length: int) -> None:
         if max(self._positions, default=-1) < length:
             return

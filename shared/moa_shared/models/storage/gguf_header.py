@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from moa_shared.errors import ModelSourceError
-from moa_shared.models.storage.tensors import BF16, BLOCKS, F16, F32, TensorFormat
+from moa_shared.models.storage.tensors import BF16, BLOCKS, F16, F32, I32, TensorFormat
 
 Value = TypeVar("Value")
 DAMAGED = "The file is truncated or corrupt: fetch it again."
@@ -27,7 +27,7 @@ _OURS = {2: "q4_0", 3: "q4_1", 6: "q5_0", 7: "q5_1", 8: "q8_0", 10: "q2_k", 11: 
 _OURS |= {14: "q6_k", 20: "iq4_nl", 23: "iq4_xs", 39: "mxfp4"}
 _OF_PACKAGE = {16: ("iq2_xxs", 66), 17: ("iq2_xs", 74), 18: ("iq3_xxs", 98), 19: ("iq1_s", 50), 21: ("iq3_s", 110)}
 _OF_PACKAGE |= {22: ("iq2_s", 82), 29: ("iq1_m", 56), 34: ("tq1_0", 54), 35: ("tq2_0", 66)}
-_FORMATS = {0: F32, 1: F16, 30: BF16} | {number: BLOCKS[name] for number, name in _OURS.items()}
+_FORMATS = {0: F32, 1: F16, 26: I32, 30: BF16} | {number: BLOCKS[name] for number, name in _OURS.items()}
 _FORMATS |= {number: TensorFormat(name, 256, size) for number, (name, size) in _OF_PACKAGE.items()}
 
 

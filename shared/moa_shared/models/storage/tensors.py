@@ -53,6 +53,7 @@ class TensorFormat:
 
 
 F32, F16, BF16 = TensorFormat("f32", 1, 4), TensorFormat("f16", 1, 2), TensorFormat("bf16", 1, 2)
+I32 = TensorFormat("i32", 1, 4)  # of tokens
 BLOCKS = {name: TensorFormat(name, item.values, item.size) for name, item in BLOCK_FORMATS.items()}  # of the kernels
 CHECKED = {"f32", "f16", "bf16", *BLOCKS}  # whose numbers `are_finite` looks at
 
@@ -61,6 +62,8 @@ def to_float32(stored: TensorFormat, raw: Bytes) -> Floats:
     """[..., bytes of a row] -> [..., width] float32, a new array."""
     if stored in (F32, F16):
         return raw.view("<f4" if stored == F32 else "<f2").astype(np.float32)
+    if stored == I32:
+        return raw.view("<i4").astype(np.float32)
     if stored == BF16:
         return widen_bfloat16(raw.view("<u2"))
     if stored.name not in BLOCKS:
