@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from moa_shared.drafting.estimates import Smoothed
 from moa_shared.errors import ProtocolError
-from moa_shared.protocol.memory_codec import Codec
+from moa_shared.protocol.memory_codec import Codec, row_bytes
 from moa_shared.protocol.messages import NO_ROWS, THIN, Memory, Plane, ThinMemory
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
@@ -44,18 +44,24 @@ class MemoryPlan:
     """What memory one client asks for, and what drafting waits for.
 
     `take_rows`: takes in a frame, whose rows have so many numbers; None without a drafter that reads memory. `widths`:
-    numbers of a row of each plane, starting with the plane that drafts need most.
+    numbers of a row of each plane, starting with the plane that drafts need most. `narrow`: that memory rows may have
+    too; 0: they are all whole.
     """
 
     def __init__(
-        self, take_rows: Callable[[Memory, int], None] | None, widths: Mapping[Plane, int], codec: Codec
+        self,
+        take_rows: Callable[[Memory, int], None] | None,
+        widths: Mapping[Plane, int],
+        codec: Codec,
+        narrow: int = 0,
     ) -> None:
         self.hold_until_ms = 0.0  # no drafting before the newest row, or this time
         self.thin: ThinMemory | None = None  # the rows that the server was asked for; None: all
         self._take_rows = take_rows
         self._codec = codec
         self._widths = widths
-        self._has_states = Plane.REUSED_STATE in widths
+        self._narrow = narrow
+        self._has_states = next(iter(widths), None) is Plane.REUSED_STATE  # and needs all of them
         self._answer_start, self._verdict_ms = 0, 0.0
         self._owed = 0  # bytes received but not yet reported to the server
         self._row_lag = Smoothed(FIRST_ROW_LAG_MS)  # from a verdict to its memory row
@@ -153,7 +159,10 @@ class MemoryPlan:
         if stop > len(hashes):
             raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
         if memory.prefix_hash == hashes.short_at(stop):
-            self._take_rows(memory, self._widths[memory.plane])
+            width, narrow = self._widths[memory.plane], self._narrow if memory.plane is Plane.MEMORY else 0
+            if narrow and len(memory.payload) == memory.count * row_bytes(memory.codec, narrow):
+                width = narrow
+            self._take_rows(memory, width)
             rows.add(memory.start, stop)
 
     def crop(self, length: int) -> None:

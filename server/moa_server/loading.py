@@ -290,6 +290,16 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
             return rows(target.normed(state))
 
         return MemorySource(encode, config.memory_width, None, (target.layer_count,), fingerprint)
+    if config.traits.reads_target_cache:
+        return MemorySource(
+            rows,
+            config.memory_width,
+            target.layer_count,
+            cache_layers=config.memory_layers,
+            newest_state=target.normed,
+            narrow=(config.traits.window(config), config.narrow_width),
+            fingerprint=fingerprint,
+        )
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None
     return MemorySource(rows, config.memory_width, state_layer, config.state_entries, fingerprint)
 
@@ -326,7 +336,8 @@ def with_drafters(
             config.token_bytes,
             ngrams,
             (trials or {}).get(checkpoint.fingerprint) or DrafterTrial(),
-            reads_all_rows=config.traits.reads_states,
+            reads_all_rows=config.traits.reads_states or config.traits.reads_target_cache,
+            reads_target_cache=config.traits.reads_target_cache,
             block_levels=config.block_levels,
         )
         able.append(replace(source, drafter=own))

@@ -19,6 +19,8 @@ _ARCHITECTURES = {
 }  # fmt: skip
 _PAIRED = ("llama", "mistral3", "smollm3", "granite")
 _UNKNOWN = {"q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "lm_head": "output"}  # to some of its architectures
+_UNKNOWN |= {"pre_projection": "nextn.pre_projection", "post_projection": "nextn.post_projection"}  # and of assistants
+_UNKNOWN |= {"centroids": "masked_embd_centroids", "token_ordering": "masked_embd_ordering"}
 _GEMMA_4 = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
 _F32 = gguf.GGMLQuantizationType.F32
 Keys = dict[str, Any]
@@ -55,6 +57,28 @@ def write_family_gguf(
     writer.write_tensors_to_file()
     writer.close()
     return path
+
+
+def write_assistant_gguf(model: PreTrainedModel, path: Path, kind: gguf.GGMLQuantizationType = _F32) -> None:
+    """An assistant of a Gemma 4; `kind`: of matrices."""
+    config, architecture = model.config.text_config.to_dict(), "gemma4-assistant"
+    writer, keys = gguf.GGUFWriter(path, architecture), _gemma4_keys(config)
+    keys |= {"nextn_predict_layers": keys["block_count"], "centroid_top_k": model.config.centroid_intermediate_top_k}
+    for key, value in keys.items():
+        if value is not None:
+            _add(writer, f"{architecture}.{key}", value)
+    _write_gemma4_vocabulary(writer, config["vocab_size"])
+    for name, values in _tensors(model, config, "gemma4").items():
+        if "ordering" in name:
+            writer.add_tensor(name.removesuffix(".weight"), values.astype(np.int32))
+        elif values.ndim > 1 and kind != _F32:
+            writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(name, np.ascontiguousarray(values, np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
 
 
 def _has_experts(config: Keys) -> bool:

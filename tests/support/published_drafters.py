@@ -7,10 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import transformers
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 
+from tests.support.families import WINDOW, soften_scores, tiny_dense
 from tests.support.tiny_models import END, SIZES, save_tokenizer
-from tests.support.torch_models import rewrite, torch_model
+from tests.support.torch_models import draw_weights, rewrite, torch_model
 
 THETA = 500_000.0
 LLAMA3: dict[str, Any] = {
@@ -197,6 +200,70 @@ def publish_mtp(folder: Path) -> Path:
     """In the model next to that folder; how --drafter names it."""
     rewrite(folder.with_name("tiny-llama3"), **mtp_tensors())
     return Path("mtp")
+
+
+SHARING = "gemma 4 with embeddings by layer"  # whose last layers have no keys and values
+
+
+def save_gemma4(folder: Path) -> Path:
+    """A tiny Gemma 4 like E2B; it does not end greedy text by itself."""
+    model = tiny_dense(SHARING, vocab_size=96, vocab_size_per_layer_input=96, max_position_embeddings=256)
+    with torch.no_grad():
+        model.lm_head.weight[END] = 0.0
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+    return folder
+
+
+def publish_assistant(folder: Path) -> Path:
+    """As google/gemma-4-E2B-it-assistant: config.json and model.safetensors, with clusters of tokens."""
+    model = tiny_dense(SHARING, vocab_size=96, vocab_size_per_layer_input=96)
+    tiny_assistant(model, clusters=8).save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def tiny_assistant(target: PreTrainedModel, clusters: int = 0, **changes: Any) -> Any:
+    """An assistant for a tiny Gemma 4, with eager attention. `clusters`: of its tokens; 0: none."""
+    theirs, name = target.config.to_dict(), type(target.config).__name__.removesuffix("TextConfig")
+    own = theirs["per_layer_config"][str(len(theirs["layer_types"]) - 1)]
+    text = {key: theirs[key] for key in ("vocab_size", "rope_parameters", "rms_norm_eps", "max_position_embeddings")} | {
+        "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4, "head_dim": theirs["head_dim"],
+        "global_head_dim": own["head_dim"], "num_key_value_heads": theirs["num_key_value_heads"], "attention_k_eq_v": True,
+        "num_global_key_value_heads": own.get("num_key_value_heads", theirs["num_key_value_heads"]), "sliding_window": WINDOW,
+        "layer_types": ["sliding_attention", "sliding_attention", "full_attention"], "num_kv_shared_layers": 3,
+        "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, "vocab_size_per_layer_input": 0,
+        "hidden_size_per_layer_input": 0, **changes,
+    }  # fmt: skip
+    transformers.set_seed(5)
+    config = getattr(transformers, f"{name}AssistantConfig")(
+        text_config=getattr(transformers, f"{name}TextConfig")(**text, attn_implementation="eager"),
+        backbone_hidden_size=theirs["hidden_size"],
+        use_ordered_embeddings=clusters > 0,
+        num_centroids=clusters or 2048,
+        centroid_intermediate_top_k=3,
+        attn_implementation="eager",
+    )
+    model = getattr(transformers, f"{name}AssistantForCausalLM")(config)
+    draw_weights(model)
+    soften_scores(model)
+    model.lm_head.weight *= torch.exp(torch.randn(text["vocab_size"], 1))  # some tokens are likely, most are not
+    if clusters:
+        model.masked_embedding.token_ordering.copy_(torch.randperm(text["vocab_size"]))
+    return model.eval().requires_grad_(False)
+
+
+def _kv_sharing_modes(config: Any) -> list[str | None]:
+    """As they are meant: transformers 5.23 refuses all assistants, and has most targets store nothing for them."""
+    first = config.num_hidden_layers - config.num_kv_shared_layers
+    modes: list[str | None] = [*[None] * first, *["reuse"] * config.num_kv_shared_layers]
+    for last in {kind: layer for layer, kind in enumerate(config.layer_types[:first])}.values():
+        modes[last] = "store"
+    return modes
+
+
+for _config in (transformers.Gemma4TextConfig, transformers.Gemma4UnifiedTextConfig):
+    _config.kv_sharing_modes = property(_kv_sharing_modes)  # type: ignore[assignment]
 
 
 def eagle_layer(prefix: str, width: int, queries: int, keys: int, inner: int, seed: int) -> Tensors:

@@ -110,7 +110,10 @@ class Target:
 class Drafting:
     new_drafter: Callable[[], drafters.ClientDrafter]  # makes one for a conversation, over the same weights
     fingerprint: bytes = b""  # of the drafter whose memory the server sends; empty: none
-    planes: Mapping[Plane, int] = field(default_factory=dict)  # numbers of a row of each plane of it, states first
+    planes: Mapping[Plane, int] = field(
+        default_factory=dict
+    )  # numbers of a row of each plane of it; the one needed most first
+    narrow: int = 0  # numbers of memory rows that no window sees any more; 0: they are all whole
     choice: DrafterChoice | None = None  # which drafter it is, and why; None: look-up
     is_refused: bool = False  # the server has no memory for the drafter, or was not asked for any
 
@@ -287,11 +290,14 @@ def _of_checkpoint(path: Path, choice: DrafterChoice, target: Target, settings: 
             guesser=TextGuesser(ngrams),
             confidence=confidence,
             forms=forms,
+            needs_rows=config.traits.reads_target_cache,
         )
 
     planes = {Plane.REUSED_STATE: config.hidden_size} if config.reused_layers else {}
     planes |= {Plane.MEMORY: config.memory_width} if config.memory_width else {}
-    return Drafting(new_drafter, bytes.fromhex(checkpoint.fingerprint), planes, choice)
+    if config.traits.reads_target_cache:
+        planes[Plane.REUSED_STATE] = config.state_width
+    return Drafting(new_drafter, bytes.fromhex(checkpoint.fingerprint), planes, config.narrow_width, choice)
 
 
 def _shape(settings: ClientSettings) -> GrowthShape:

@@ -99,6 +99,7 @@ class MoaDrafter:
 
     `new_state` makes an empty state; `guesser` merges what the text suggests into drafts. `confidence`: of standalone
     text; None: it was never measured, and the stated chances are taken for it. `forms`: None: drafts keep to none.
+    `needs_rows`: states tell it nothing of the text before the newest token.
     """
 
     def __init__(
@@ -110,8 +111,9 @@ class MoaDrafter:
         guesser: TextGuesser | None = None,
         confidence: Confidence | None = None,
         forms: BeginForm | None = None,
+        needs_rows: bool = False,
     ) -> None:
-        self.reads_memory = reads_memory
+        self.reads_memory, self._needs_rows = reads_memory, needs_rows
         self._confidence = confidence
         self._forms = ConversationForms(forms) if forms is not None else None
         self._draft = ConversationDraft(new_state, shape, guesser)
@@ -153,7 +155,7 @@ class MoaDrafter:
 
     @property
     def _is_blind(self) -> bool:
-        if not self.reads_memory or self._has_states:
+        if not self.reads_memory or (self._has_states and not self._needs_rows):
             return False
         return not self._rows_stop or self._draft.state.next_position - self._rows_stop > MOST_UNSEEN
 

@@ -169,7 +169,7 @@ class DeviceDrafting:
     """The drafter of one conversation, its memory, and drafting with and without a server.
 
     `drafter`: None: the server answers by plain steps. `planes`: numbers of a row of each plane of memory that it
-    reads. The other arguments are those of `OnlineDrafting` and `DrafterThread`.
+    reads; `narrow`: as of `MemoryPlan`. The other arguments are those of `OnlineDrafting` and `DrafterThread`.
     """
 
     def __init__(
@@ -183,13 +183,14 @@ class DeviceDrafting:
         availability: Availability,
         post: Callable[[DrafterResult], None],
         executor: DrafterExecutor | None = None,
+        narrow: int = 0,
     ) -> None:
         self._answers = answers
         self._availability = availability
         self._rule = settings.standalone
         self._thread = thread = DrafterThread(drafter, post, executor) if drafter is not None else None
         take_rows = thread.take_rows if thread is not None and thread.drafter.reads_memory else None
-        self.memory = MemoryPlan(take_rows, planes, codec)
+        self.memory = MemoryPlan(take_rows, planes, codec, narrow)
         drafts, levels = thread if settings.device_drafts else None, drafter.most_depth if drafter is not None else None
         self.online = OnlineDrafting(settings, answers.conversation, drafts, self.memory, plain_ms, block_levels=levels)
         self.standalone = StandaloneDrafting(answers, thread, self.memory, settings.standalone)

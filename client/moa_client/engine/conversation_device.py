@@ -46,7 +46,7 @@ class ConversationDevice:
         drafting, step_ms = self.device.drafting, self.device.target.step_ms
         if drafting is None:
             return DeviceDrafting(None, {}, step_ms, *self._parts)
-        return DeviceDrafting(drafting.new_drafter(), drafting.planes, step_ms, *self._parts)
+        return DeviceDrafting(drafting.new_drafter(), drafting.planes, step_ms, *self._parts, drafting.narrow)
 
     def change(self, device: Device) -> None:
         """Drafts with another device, while no stream is open; the next one has its drafter's fingerprint."""

@@ -48,6 +48,8 @@ class OwnDrafter:
     # Of it against look-up, in all sessions; once it is dropped, only what the text suggests is drafted.
     trial: DrafterTrial = field(default_factory=DrafterTrial)
     reads_all_rows: bool = False  # it knows of the text only what memory rows say so it reads each of them
+    # Its rows are keys and values, which take next to no time, and of states it reads the newest.
+    reads_target_cache: bool = False
     block_levels: int = 0  # levels of a draft that come with its first step; 0: each level takes one
 
     def most_nbytes(self, rows: int) -> int:
@@ -70,6 +72,12 @@ class MemorySource:
     # For drafts of the server's own, over the same memory rows; None: the server does not draft.
     drafter: OwnDrafter | None = None
     drafter_layer: int | None = None  # decoder layer whose input `drafter` reads, where that is not `state_layer`
+    # `encode` takes the keys and values of these layers of the cache alone, side by side; (): of all.
+    cache_layers: tuple[int, ...] = ()
+    # Of the states only the newest is of use, as this makes it of what `state_layer` takes; None: all are, as they are.
+    newest_state: Callable[[Rows], Rows] | None = None
+    # How many of the newest memory rows are sent whole, and the numbers of the others; None: all rows are.
+    narrow: tuple[int, int] | None = None
 
     @property
     def has_states(self) -> bool:
@@ -160,7 +168,7 @@ class SessionDrafting:
         before: Mapping[KeptPlane, int] = self.widths if self.source is source else {}
         self.source, self.widths = source, {**before, **widths}
         made = [plane for plane in self.widths if source.layers_of(plane)]
-        self.can_lack_states = bool(made) and Plane.MEMORY not in made
+        self.can_lack_states = bool(made) and Plane.MEMORY not in made and source.newest_state is None
         self.forget()
         return [plane for plane in widths if plane not in before]
 

@@ -50,6 +50,7 @@ ROWS_READ = {Plane.MEMORY: 2, Plane.REUSED_STATE: MOST_UNREAD}
 # 8B, about 0.13 s of EAGLE-3 and 0.02 s of a drafter of blocks.
 ROWS_A_FORWARD = 64
 SLOW = 0.998  # a decay that remembers about 500 verifications: of many sessions
+MOST_COPIED = 1024  # keys and values of the target, which a drafter reads as they are: 5 to 10 ms
 FEW_TOKENS = 16  # whose reading is typical of a step; a prompt's is not
 
 
@@ -248,6 +249,8 @@ class SessionDrafter:
 
     def _follow_all(self, read_rows: ReadRows, cached: int, most: int) -> None:
         for plane, read in self._read.items():
+            if self._drafter.reads_target_cache:
+                most, read = MOST_COPIED, max(read, cached - 1) if plane is Plane.REUSED_STATE else read
             stop = min(read + most, cached)
             if read < stop:
                 self._draft.remember(read, read_rows(plane, read, stop), state=plane is Plane.REUSED_STATE)

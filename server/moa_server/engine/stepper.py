@@ -73,7 +73,9 @@ class SessionTensors:
         store, source = self.planes[plane], self.source
         missing = store.first_missing(start, stop)
         if plane is Plane.MEMORY and missing < stop and source is not None and not source.reads_layers:
-            store.write(missing, source.encode(self.cache.lsa_input(missing, stop)))
+            read = self.cache.read_layers if source.cache_layers else None
+            inputs = read(source.cache_layers, missing, stop) if read else self.cache.lsa_input(missing, stop)
+            store.write(missing, source.encode(inputs))
         return store.read(start, stop)
 
     def read_for_drafter(self, plane: Plane, start: int, stop: int) -> Rows:
@@ -266,7 +268,7 @@ class Stepper:
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:
         rows = tensors.read(chunk.plane, chunk.start, chunk.start + chunk.count)
-        return CodedRows(chunk, encode(rows, chunk.codec))
+        return CodedRows(chunk, encode(rows[:, : chunk.width or None], chunk.codec))
 
     def code_newest(self, wanted: Sequence[tuple[SessionTensors, NewestRows]]) -> list[CodedRows | Exception]:
         """Codes the newest rows of several sessions, all of a kind with one call; or why that failed."""
@@ -277,11 +279,11 @@ class Stepper:
         self._encode_missing(chunks)
         kinds: dict[tuple[Codec, int], list[int]] = {}
         for number, (tensors, chunk) in enumerate(chunks):
-            kinds.setdefault((chunk.codec, tensors.planes[chunk.plane].width), []).append(number)
+            kinds.setdefault((chunk.codec, chunk.width or tensors.planes[chunk.plane].width), []).append(number)
         payloads = [b""] * len(chunks)
         for (codec, width), numbers in kinds.items():
             rows = [
-                tensors.planes[chunk.plane].read(chunk.start, chunk.start + chunk.count)
+                tensors.planes[chunk.plane].read(chunk.start, chunk.start + chunk.count)[:, :width]
                 for tensors, chunk in (chunks[number] for number in numbers)
             ]
             coded, done = encode(np.concatenate(rows), codec), 0
@@ -299,7 +301,9 @@ class Stepper:
                 if start < stop:
                     missing.setdefault(id(tensors.source), []).append((tensors, start, stop))
         for parts in missing.values():
-            inputs = self.target.lsa_inputs([(tensors.cache, start, stop) for tensors, start, stop in parts])
+            source = parts[0][0].source
+            layers = source.cache_layers if source is not None else ()
+            inputs = self.target.lsa_inputs([(tensors.cache, start, stop) for tensors, start, stop in parts], layers)
             _write_encoded(inputs, [(tensors, start, stop - start) for tensors, start, stop in parts])
 
 
@@ -339,7 +343,8 @@ def _keep_states(work: Work, output: TargetOutput, kept: Sequence[int], number: 
         if plane is Plane.MEMORY:
             read.append(_ReadStates(number, tensors, start, rows))
         else:
-            tensors.planes[plane].write(start, rows)
+            make = tensors.source.newest_state if tensors.source is not None else None
+            tensors.planes[plane].write(start, rows if make is None else make(rows))
     return read
 
 

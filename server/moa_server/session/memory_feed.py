@@ -197,13 +197,14 @@ CHUNK_ROWS = 4  # rows encoded at once: a quarter of a plain step of the default
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows `start` to `start + count` of a plane, to be sent in `codec`."""
+    """Rows `start` to `start + count` of a plane, to be sent in `codec`; `width`: their first numbers only; 0: all."""
 
     plane: Plane
     start: int
     count: int
     codec: Codec
     nbytes: int
+    width: int = 0
 
 
 class MemoryFeed:
@@ -211,7 +212,8 @@ class MemoryFeed:
 
     `credit_bytes`: payload that may come to be in flight. `start`: first position that the client lacks. `thin`: the
     rows that are enough for it; None: it wants all. `encoded`: planes whose rows take the inference thread's time; rows
-    of the others a forward yields.
+    of the others a forward yields. `newest`: planes of which only the newest row is of use. `narrow`: how many of the
+    newest memory rows are sent whole, and the numbers of the others; None: all are.
     """
 
     def __init__(
@@ -223,6 +225,8 @@ class MemoryFeed:
         *,
         thin: ThinMemory | None = None,
         encoded: Collection[Plane] = (Plane.MEMORY,),
+        newest: Collection[Plane] = (),
+        narrow: tuple[int, int] | None = None,
     ) -> None:
         self.codec = codec
         self.thin = thin
@@ -234,6 +238,7 @@ class MemoryFeed:
         self._credit_bytes = credit_bytes
         self._window_bytes = min(credit_bytes, START_BYTES)
         self._widths = dict(widths)
+        self._newest, self._narrow = frozenset(newest), narrow
         # Of each position whose row has been ready, 1 while it is not sent; in the order in which planes go.
         self._unsent = {plane: bytearray(start) for plane in (*self.yielded, *self.encoded)}
 
@@ -247,7 +252,8 @@ class MemoryFeed:
         Those are all rows of a plane that a forward yields, and only the newest of an encoded one.
         """
         plane, unsent = next(iter(self._unsent.items()))
-        return len(unsent) < stop or unsent.find(1, 0 if plane in self.yielded else stop - 1, stop) >= 0
+        needs_all = plane in self.yielded and plane not in self._newest
+        return len(unsent) < stop or unsent.find(1, 0 if needs_all else stop - 1, stop) >= 0
 
     def rows_ready(self, stop: int) -> None:
         self.may_owe = self.may_owe or self.thin is None or self.thin.owes_more(self._readable, stop)
@@ -284,6 +290,8 @@ class MemoryFeed:
         self.in_flight_bytes = max(0, self.in_flight_bytes - count)
 
     def most_rows(self, plane: Plane) -> int:
+        if plane in self._newest:
+            return 1
         fitting = min(CHUNK_BYTES, self._window_bytes) // row_bytes(self.codec, self._widths[plane])
         return max(1, min(fitting, CHUNK_ROWS) if plane in self.encoded else fitting)
 
@@ -314,12 +322,18 @@ class MemoryFeed:
         waits = False
         for plane, unsent in self._unsent.items():
             begin, stop = (0, self._readable) if self.thin is None else self.thin.owed(plane, self._readable)
+            if plane in self._newest:
+                begin = max(begin, self._readable - 1)
             if not (stop := unsent.rfind(1, begin, stop) + 1):
                 continue
             if plane in self.encoded and not encodes:
                 waits = True
                 continue
-            size = row_bytes(self.codec, self._widths[plane])
+            width = 0
+            if self._narrow is not None and plane is Plane.MEMORY:
+                whole = max(0, self._readable - self._narrow[0])  # from here on
+                begin, width = (max(begin, whole), width) if stop > whole else (begin, self._narrow[1])
+            size = row_bytes(self.codec, width or self._widths[plane])
             room = (self._window_bytes - self.in_flight_bytes) // size
             if self.in_flight_bytes == 0:
                 room = max(room, 1)  # a credit below one row must not stop memory for good
@@ -329,6 +343,6 @@ class MemoryFeed:
             unsent[start:stop] = bytes(stop - start)
             nbytes = (stop - start) * size
             self.in_flight_bytes += nbytes
-            return Chunk(plane, start, stop - start, self.codec, nbytes)
+            return Chunk(plane, start, stop - start, self.codec, nbytes, width)
         self.may_owe = waits and self.thin is None  # few rows wait until more are due, or there is spare time
         return None

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 from moa_kernels import F16, PAGE_ROWS, Cache, Page, Segment
 from moa_shared.errors import InternalError
 from moa_shared.models.network.network import Network
@@ -62,6 +63,9 @@ class KernelCache(KVCache):
 
     def _read(self, start: int, stop: int) -> Rows:
         return self.pages.read(start, stop)
+
+    def read_layers(self, layers: Sequence[int], start: int, stop: int) -> Rows:
+        return np.concatenate([self.pages.read_layer(layer, start, stop) for layer in layers], axis=-1)
 
 
 class KernelTarget(Target):
