@@ -38,6 +38,7 @@ from moa_shared.sampling.settings import Sampling
 from tests.net.client_device import DRAFTERS, checkpoint, device, stepper, without_drafter
 from tests.net.client_talk import Screen, server_at, talking_to, watch
 from tests.net.server_peer import MODEL, PROMPT, make_host, plain_text, serving
+from tests.support.tiny_models import SIZES, assistant_options
 
 ROUNDS, STREAMED = DraftingSettings(rounds=4), DraftingSettings(tree=True)
 
@@ -109,6 +110,7 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "mtp": {"kind": "mtp", "own_layers": 2, "qkv_bias": True},
 }  # fmt: skip
+KINDS["assistant"] = assistant_options()
 KINDS["dspark"] = {**KINDS["dflash"], "anchor_guesses": True, "markov_rank": 8}
 
 
@@ -121,6 +123,7 @@ async def test_the_text_is_the_targets_own_whatever_the_drafters_kind(
     made = Checkpoint(config, fresh_tensors(config, seed=2), "64" * 32)
     source = memory_source(made, target)
     width, rows_seen = made.config.memory_width, set[int]()
+    widths = {width, made.config.narrow_width} if width else set()
 
     class Watched(MoaDrafter):
         def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
@@ -134,7 +137,11 @@ async def test_the_text_is_the_targets_own_whatever_the_drafters_kind(
     )
     drafting = Drafting(lambda: drafter)
     if source and width:
-        drafting = Drafting(lambda: drafter, source.fingerprint, {Plane.MEMORY: width})
+        planes = {Plane.MEMORY: width}
+        if kind == "assistant":  # for its states, and rows that no window sees
+            planes[Plane.REUSED_STATE] = SIZES["hidden_size"]
+            widths.add(SIZES["hidden_size"])
+        drafting = Drafting(lambda: drafter, source.fingerprint, planes, made.config.narrow_width)
     host = make_host(target, stepper=Stepper(target, [source] if source else []))
     held, mode = replace(without_drafter(), drafting=drafting), DraftingSettings(rounds=4 if rounds else 0)
     async with asking(host, held, mode, Codec.BF16) as engine:
@@ -142,7 +149,7 @@ async def test_the_text_is_the_targets_own_whatever_the_drafters_kind(
             settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)
             engine.rewind(0)
             assert await ask(engine, PROMPT, settings) == plain_text(target, PROMPT, settings)[0]
-    assert rows_seen <= ({width} if width else set())
+    assert rows_seen <= widths
 
 
 # ---------------------------------------------------------------- published drafters, from their folders to an answer
@@ -166,15 +173,16 @@ async def streamed(address: str, settings: AnswerSettings) -> list[int]:
 @pytest.mark.torch
 @pytest.mark.parametrize("drafting", ["device", "server"])
 @pytest.mark.parametrize("named", [True, False], ids=["named at both ends", "sent by the server"])
-@pytest.mark.parametrize("drafter", ["eagle", "moa", "eagle3", "speculator", "dflash", "mtp"])
+@pytest.mark.parametrize("drafter", ["eagle", "moa", "eagle3", "speculator", "dflash", "mtp", "assistant"])
 async def test_the_text_is_that_of_plain_streaming(
     tmp_path: Path, drafter: str, named: bool, drafting: Literal["device", "server"], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support.published_drafters import save_llama3
+    from tests.support.published_drafters import save_gemma4, save_llama3
 
+    save = save_gemma4 if drafter == "assistant" else save_llama3
     monkeypatch.setenv("MOA_CACHE_DIR", str(tmp_path / "cache"))
     files: dict[str, Any] = {
-        "model": str(save_llama3(tmp_path / "tiny-llama3")),
+        "model": str(save(tmp_path / "tiny-model")),
         "drafter": str(publisher(drafter)(tmp_path / "published-drafter")),
     }
     host = load_host(ServerSettings(**files, execution="int8", threads=1, drafting=drafting, port=0), Progress())
@@ -192,7 +200,7 @@ async def test_the_text_is_that_of_plain_streaming(
             offered = {entry.kind for entry in (await fetch_manifest(server))[0].files}
             assert (pb.PART_HEAD_BF16 in offered) != fetched.config.traits.has_own_head
         how = DraftingSettings(drafting=drafting, rounds=4 if drafting == "device" else 0)
-        engine = ClientEngine(link, held, 97, Codec.INT4, how)
+        engine = ClientEngine(link, held, 96 if drafter == "assistant" else 97, Codec.INT4, how)
         for temperature in (0.0, 0.7):
             asked = AnswerSettings(Sampling(temperature, seed=3), max_tokens=32)
             engine.rewind(0)

@@ -241,7 +241,7 @@ def tiny_assistant(target: PreTrainedModel, clusters: int = 0, **changes: Any) -
         backbone_hidden_size=theirs["hidden_size"],
         use_ordered_embeddings=clusters > 0,
         num_centroids=clusters or 2048,
-        centroid_intermediate_top_k=3,
+        centroid_intermediate_top_k=5,
         attn_implementation="eager",
     )
     model = getattr(transformers, f"{name}AssistantForCausalLM")(config)

@@ -150,6 +150,19 @@ def small_drafter(**changes: Any) -> DrafterConfig:
     return DrafterConfig(**{**shapes, **changes})
 
 
+def assistant_options(**text: Any) -> dict[str, Any]:
+    """What `small_drafter` is given for a Gemma 4's assistant, as if the tiny target were one."""
+    kinds = {"sliding_attention": {"rope_theta": 1e4}, "full_attention": {"rope_theta": 1e4}}
+    config = {
+        **SIZES, "model_type": "gemma4_text", "num_hidden_layers": 2, "layer_types": list(kinds), "rope_parameters": kinds,
+        "global_head_dim": SIZES["head_dim"], "sliding_window": 2, "hidden_size_per_layer_input": 0, **text,
+    }  # fmt: skip
+    return {
+        "kind": "assistant", "own_layers": 2, "sa_mlp": SIZES["intermediate_size"], "target_hidden_size": SIZES["hidden_size"],
+        "layer_config": json.dumps(config), "memory_layers": (2, 1), "memory_widths": (128, 128),
+    }  # fmt: skip
+
+
 def save_drafter(path: Path, config: DrafterConfig, seed: int = 1) -> Path:
     """A random drafter of these shapes."""
     save_checkpoint(path, config, fresh_tensors(config, seed=seed))

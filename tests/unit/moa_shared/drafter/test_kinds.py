@@ -15,7 +15,7 @@ from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.errors import CheckpointError, ProtocolError
 from moa_shared.models.network.network import Network
 
-from tests.support.tiny_models import ModelWeights, small_drafter, tiny_model
+from tests.support.tiny_models import ModelWeights, assistant_options, small_drafter, tiny_model
 
 MODEL = tiny_model()
 TARGET = ArrayWeights(MODEL.tensors)
@@ -38,6 +38,7 @@ ROWS: dict[str, dict[str, Any]] = {
     "dflash, dspark": {**STATES, "block_size": 6, "markov_rank": 32, "anchor_guesses": True, "qkv_bias": True},
     "mtp": {"sa_mlp": 96},
     "mtp, three heads": {"sa_mlp": 96, "own_layers": 3, "hidden_first": True, "head_norms": True, "qkv_bias": True},
+    "assistant": assistant_options(),
     "companion": {},
 }
 
@@ -63,6 +64,8 @@ def read_of(config: DrafterConfig, count: int = len(TEXT) - 1) -> np.ndarray:
     shape: tuple[int, ...] = (config.target_layers, config.kv_width)
     if config.state_entries or config.reads_last_hidden:
         shape = (max(1, len(config.state_entries)) * config.state_width,)
+    if config.memory_widths:
+        shape = (config.memory_width,)
     return np.random.default_rng(6).standard_normal((count, *shape)).astype(np.float32)
 
 
@@ -102,7 +105,8 @@ def test_its_configuration_is_stored_and_has_no_options_of_other_kinds(row: str)
     assert DrafterConfig.from_json(config.to_json()) == config
     assert config.traits.method(config)
     others = set().union(*(kind.takes for kind in KINDS.values())) - config.traits.takes
-    given: dict[str, Any] = {"state_entries": (1,), "feature_norm": "each"}
+    given: dict[str, Any] = {"state_entries": (1,), "feature_norm": "each", "layer_config": "{}"}
+    given |= dict.fromkeys(("memory_layers", "memory_widths"), (1,))
     for option in others:
         default = getattr(config, option)
         value = given.get(option, not default if isinstance(default, bool) else 2)
