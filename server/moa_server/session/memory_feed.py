@@ -239,6 +239,7 @@ class MemoryFeed:
         self._window_bytes = min(credit_bytes, START_BYTES)
         self._widths = dict(widths)
         self._newest, self._narrow = frozenset(newest), narrow
+        self._narrow_stop = 0  # after the last row that was not sent whole
         # Of each position whose row has been ready, 1 while it is not sent; in the order in which planes go.
         self._unsent = {plane: bytearray(start) for plane in (*self.yielded, *self.encoded)}
 
@@ -275,6 +276,11 @@ class MemoryFeed:
         self._readable = min(self._readable, length)
         for unsent in self._unsent.values():
             del unsent[length:]
+        if self._narrow is not None:  # a window sees these again
+            first = max(0, length - self._narrow[0])
+            again = min(length, self._narrow_stop) - first
+            self._unsent[Plane.MEMORY][first : first + max(0, again)] = b"\x01" * max(0, again)
+            self._narrow_stop = min(self._narrow_stop, first)
 
     def want(self, thin: ThinMemory | None) -> None:
         """Changes which rows are enough for the client; None: it wants all."""
@@ -341,6 +347,8 @@ class MemoryFeed:
                 return None  # the credit is used up
             start = max(unsent.rfind(0, begin, stop) + 1, begin, stop - min(self.most_rows(plane), room))
             unsent[start:stop] = bytes(stop - start)
+            if width:
+                self._narrow_stop = max(self._narrow_stop, stop)
             nbytes = (stop - start) * size
             self.in_flight_bytes += nbytes
             return Chunk(plane, start, stop - start, self.codec, nbytes, width)

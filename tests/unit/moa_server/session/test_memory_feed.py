@@ -58,6 +58,23 @@ def test_all_states_of_a_prompt_are_owed() -> None:
     assert not feed.owes(3)
 
 
+def test_of_states_the_newest_is_owed_and_of_memory_rows_what_a_window_sees_is_whole() -> None:
+    feed = MemoryFeed(WIDTHS, Codec.BF16, 1 << 20, newest=(Plane.REUSED_STATE,), narrow=(3, 8))
+    feed.rows_ready(9)
+    assert feed.most_rows(Plane.REUSED_STATE) == 1
+    assert feed.take() == Chunk(Plane.REUSED_STATE, 8, 1, Codec.BF16, STATE_ROW)
+    assert feed.take() == Chunk(Plane.MEMORY, 6, 3, Codec.BF16, 3 * ROW)
+    assert not feed.owes(9)
+    assert feed.take() == Chunk(Plane.MEMORY, 2, 4, Codec.BF16, 4 * 16, width=8)
+    assert feed.take() == Chunk(Plane.MEMORY, 0, 2, Codec.BF16, 2 * 16, width=8)
+    feed.rows_ready(10)
+    assert [chunk.start for chunk in iter(feed.take, None)] == [9, 9]
+    feed.crop(7)
+    assert feed.take() == Chunk(Plane.REUSED_STATE, 6, 1, Codec.BF16, STATE_ROW)
+    assert feed.take() == Chunk(Plane.MEMORY, 4, 2, Codec.BF16, 2 * ROW)
+    assert feed.take() is None
+
+
 @given(
     credit=st.integers(1, 2000),
     events=st.lists(st.tuples(st.sampled_from(["ready", "take", "credit", "crop"]), st.integers(0, 60)), max_size=60),
