@@ -263,7 +263,7 @@ def _kv_sharing_modes(config: Any) -> list[str | None]:
 
 
 for _config in (transformers.Gemma4TextConfig, transformers.Gemma4UnifiedTextConfig):
-    _config.kv_sharing_modes = property(_kv_sharing_modes)  # type: ignore[assignment]
+    _config.kv_sharing_modes = property(_kv_sharing_modes)
 
 
 def eagle_layer(prefix: str, width: int, queries: int, keys: int, inner: int, seed: int) -> Tensors:

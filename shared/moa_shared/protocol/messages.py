@@ -128,8 +128,8 @@ def only_repeats(tokens: Sequence[int]) -> bool:
 class Plane(IntEnum):
     """Which rows a Memory message holds; the numbers are those of the wire (moa.v1.Plane)."""
 
-    MEMORY = 0  # cross-attention keys and values, un-rotated
-    REUSED_STATE = 1  # the state that enters the first reused layer
+    MEMORY = 0  # cross-attention keys and values, un-rotated; of an assistant the target's own
+    REUSED_STATE = 1  # the state that enters the first reused layer; of an assistant the target's last hidden state
 
 
 @dataclass(frozen=True, slots=True)

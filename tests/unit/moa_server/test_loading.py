@@ -19,6 +19,7 @@ from moa_server.listing import (
     best_known,
     cached_drafters,
     choose_drafter,
+    drafters_text,
     known_drafter,
     known_for,
     list_drafters,
@@ -47,7 +48,9 @@ from tests.support.published_drafters import (
     eagle_tensors,
     moa_tensors,
     publish,
+    publish_assistant,
     publish_mtp,
+    save_gemma4,
     save_llama3,
 )
 from tests.support.tiny_models import SIZES, save_drafter
@@ -276,6 +279,20 @@ def test_a_drafter_of_the_hubs_cache_is_served_and_dropped_by_its_trial(
     [warning] = logs
     assert warning["event"].startswith("the drafter guesses worse than look-up and is dropped")
     assert (warning["drafter"], warning["target"], warning["log_level"]) == ("eagle", "tiny-llama3", "warning")
+
+
+def test_auto_takes_the_assistant_of_a_gemma_4(hub: Path, tmp_path: Path) -> None:
+    name, model = "google/gemma-4-E2B-it-assistant", save_gemma4(tmp_path / "gemma-4-E2B-it")
+    assert known_for(["unsloth/gemma-4-E2B-it-GGUF:Q4_K_M"])[0].name == name
+    folder = publish_assistant(tmp_path / "assistant")
+    put_into_hub(hub, name, {path.name: path for path in folder.iterdir()})
+    files = resolve(str(model), tmp_path / "cache")
+    found = choose_drafter(files, tmp_path / "cache")
+    assert found is not None
+    assert (found[0], load_checkpoint(found[1]).config.kind) == (name, "assistant")
+    assert check_drafter(found[1], files).config.memory_layers == (1, 2)
+    listed = drafters_text(list_drafters(str(model), tmp_path / "cache", Progress()))
+    assert re.search(rf"{name}\s+assistant\s+this machine\s+google/gemma-4-E2B-it\s+apache-2.0", listed)
 
 
 def test_a_drafter_for_layers_that_differ_names_the_widest_one_and_reuses_none_that_needs_more_than_rows(

@@ -11,6 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import torch
+from moa_server.drafting.draft_decision import DraftOrder, OwnDrafter
+from moa_server.drafting.forward_cost import TORCH, CostLine
+from moa_server.engine.stepper import ServerDrafts, Stepper, Work
+from moa_server.loading import memory_source
+from moa_server.session.memory_feed import Chunk
+from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.kinds.assistant import AssistantState
@@ -19,6 +25,9 @@ from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import CheckpointError, ProtocolError
 from moa_shared.models import ModelFiles
 from moa_shared.models.network.network import Network
+from moa_shared.protocol.memory_codec import Codec, decode, row_bytes
+from moa_shared.protocol.messages import AnswerSettings, FinishRule, Plane
+from moa_shared.tree import ROOT
 
 from tests.support.families import WINDOW, tiny_dense, weights_of
 from tests.support.family_gguf import write_assistant_gguf
@@ -152,6 +161,47 @@ def test_in_8_bits_over_the_servers_own_rows_it_drafts_the_same(pair: Pair) -> N
             accepted += chances[[int(every(row[0], state).argmax()), token]]
             row = state.expand([token], [level - 1])
     assert accepted[0] >= 0.98 * accepted[1]
+
+
+@pytest.mark.parametrize("pair", ["31B", "E4B"], indirect=True)
+def test_a_server_drafts_with_its_targets_own_rows_and_sends_them_to_a_device(pair: Pair) -> None:
+    checkpoint, weights = pair.converted(), weights_of(pair.target)
+    target = KernelTarget(Network(weights, pair.files.config, plain=True), 256)
+    bare = memory_source(checkpoint, target)
+    assert bare is not None
+    source = replace(
+        bare, drafter=OwnDrafter(checkpoint.states(weights, FLOAT32), 1, reads_all_rows=True, reads_target_cache=True)
+    )
+    stepper, drafts, text = Stepper(target, [source]), ServerDrafts(), list(TEXT)
+    held, device = stepper.new_tensors(), pair.state(checkpoint)
+    held.keep_rows(source, stepper.kept_widths(source, {}, drafts=True))
+    rule, cost = FinishRule(AnswerSettings(), len(text), 256, frozenset(), str), CostLine(1.0, 1.0, 0.01, TORCH)
+
+    def step(cached: int, *, chooses: bool, order: DraftOrder | None = None) -> Work:
+        stop = len(text) if chooses else len(text) - 1
+        work = Work(held, StepPlan(0, cached, tuple(text[cached:stop]), NO_DRAFT, chooses, rule, ()), order)
+        drafts.deepen([work], 0.01, cost)
+        [work.outcome] = stepper.verify_all([work])
+        return work
+
+    step(0, chooses=False)
+    known = 0
+    for token in (20, 31, 44):  # which nothing repeats
+        expected, cached = pair.chain(text, 1)[0], len(text) - 1
+        work = step(cached, chooses=True, order=DraftOrder(known, text[known:], 0.0, 8))
+        assert work.guess is not None
+        assert isinstance(work.outcome, Verification)
+        assert work.guess.tree.child_with(ROOT, expected[0]) is not None
+        start = len(device.tokens[:-1])  # what a stream would ask for before this forward
+        for plane, first in ((Plane.MEMORY, start), (Plane.REUSED_STATE, cached - 1)):
+            width, count = held.planes[plane].width, cached - first
+            chunk = Chunk(plane, first, count, Codec.BF16, count * row_bytes(Codec.BF16, width))
+            rows = decode(stepper.code(held, chunk).payload, Codec.BF16, count, width)
+            (device.append_memory if plane is Plane.MEMORY else device.append_reused_state)(first, rows)
+        device.extend(text[len(device.tokens) :])
+        assert int(every(device.begin()[0], device).argmax()) == expected[0]
+        known = len(text)
+        text.append(token)
 
 
 def test_rows_may_come_in_any_order_and_lack_what_only_a_window_sees(pair: Pair) -> None:
