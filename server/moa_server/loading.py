@@ -297,7 +297,7 @@ def memory_source(drafter: Checkpoint, target: Target) -> MemorySource | None:
             target.layer_count,
             cache_layers=config.memory_layers,
             newest_state=target.normed,
-            narrow=(config.traits.window(config), config.narrow_width),
+            narrow=(config.traits.window(config), config.memory_widths[0]),
             fingerprint=fingerprint,
         )
     state_layer = target.layer_count - config.reused_layers if config.reused_layers else None

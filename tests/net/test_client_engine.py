@@ -123,7 +123,8 @@ async def test_the_text_is_the_targets_own_whatever_the_drafters_kind(
     made = Checkpoint(config, fresh_tensors(config, seed=2), "64" * 32)
     source = memory_source(made, target)
     width, rows_seen = made.config.memory_width, set[int]()
-    widths = {width, made.config.narrow_width} if width else set()
+    narrow, *_ = (*made.config.memory_widths, 0)
+    widths = {width, narrow}
 
     class Watched(MoaDrafter):
         def remember(self, start: int, rows: npt.NDArray[np.float32], *, state: bool) -> None:
@@ -141,7 +142,7 @@ async def test_the_text_is_the_targets_own_whatever_the_drafters_kind(
         if kind == "assistant":  # for its states, and rows that no window sees
             planes[Plane.REUSED_STATE] = SIZES["hidden_size"]
             widths.add(SIZES["hidden_size"])
-        drafting = Drafting(lambda: drafter, source.fingerprint, planes, made.config.narrow_width)
+        drafting = Drafting(lambda: drafter, source.fingerprint, planes, narrow)
     host = make_host(target, stepper=Stepper(target, [source] if source else []))
     held, mode = replace(without_drafter(), drafting=drafting), DraftingSettings(rounds=4 if rounds else 0)
     async with asking(host, held, mode, Codec.BF16) as engine:

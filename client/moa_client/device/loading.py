@@ -295,9 +295,9 @@ def _of_checkpoint(path: Path, choice: DrafterChoice, target: Target, settings: 
 
     planes = {Plane.REUSED_STATE: config.hidden_size} if config.reused_layers else {}
     planes |= {Plane.MEMORY: config.memory_width} if config.memory_width else {}
-    if config.traits.reads_target_cache:
-        planes[Plane.REUSED_STATE] = config.state_width
-    return Drafting(new_drafter, bytes.fromhex(checkpoint.fingerprint), planes, config.narrow_width, choice)
+    planes |= {Plane.REUSED_STATE: config.state_width} if config.traits.reads_target_cache else {}
+    narrow, *_ = (*config.memory_widths, 0)
+    return Drafting(new_drafter, bytes.fromhex(checkpoint.fingerprint), planes, narrow, choice)
 
 
 def _shape(settings: ClientSettings) -> GrowthShape:

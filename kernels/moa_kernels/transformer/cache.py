@@ -167,22 +167,19 @@ class Cache:
         keys, values = np.ascontiguousarray(keys, np.float32), np.ascontiguousarray(values, np.float32)
         _loaded().moa_cache_write(ct.byref(self._c()), layer, self.length, len(keys), address(keys), address(values))
 
-    def read(self, start: int, stop: int) -> Rows:
+    def read(self, start: int, stop: int, layer: int | None = None) -> Rows:
         """Rows as [stop - start, layers, width] float32: for each head in turn its rotated key and then its value.
 
-        A layer with fewer numbers than the widest has zeros behind them."""
+        A layer with fewer numbers than the widest has zeros behind them. `layer`: that one alone, of its own width."""
         self._check_read(start, stop)
-        return self._read(0, len(self.heads), start, stop, self.width)
-
-    def read_layer(self, layer: int, start: int, stop: int) -> Rows:
-        """Rows of one layer, [stop - start, its width], otherwise as of `read`."""
-        self._check_read(start, stop)
-        return self._read(layer, 1, start, stop, self.heads[layer].width)[:, 0]
-
-    def _read(self, first: int, layers: int, start: int, stop: int, width: int) -> Rows:
-        out = np.zeros((stop - start, layers, width), np.float32)
-        _loaded().moa_cache_read(ct.byref(self._c()), first, layers, start, stop - start, width, address(out))
+        layers = range(len(self.heads)) if layer is None else range(layer, layer + 1)
+        out = np.zeros((stop - start, len(layers), max(self.heads[each].width for each in layers)), np.float32)
+        self._read(out, layers, start)
         return out
+
+    def _read(self, out: Rows, layers: range, start: int) -> None:
+        count, _, width = out.shape
+        _loaded().moa_cache_read(ct.byref(self._c()), layers.start, len(layers), start, count, width, address(out))
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:
         """Of the rows from `start` on keeps only these, in ascending order; they are numbered from 0."""

@@ -54,12 +54,10 @@ class ReferenceCache(Cache):
         rows = np.stack((keys, values), axis=2).astype(np.float32, copy=False)
         self.rows[layer][slot : slot + len(keys)] = _in_8_bits(rows) if self.kv == Q8 else rows
 
-    def _read(self, first: int, layers: int, start: int, stop: int, width: int) -> Rows:
-        out = np.zeros((stop - start, layers, width), np.float32)
-        for layer in range(first, first + layers):
-            own = self.heads[layer].width
-            out[:, layer - first, :own] = self.rows[layer][start:stop].reshape(-1, own)
-        return out
+    def _read(self, out: Rows, layers: range, start: int) -> None:
+        for place, layer in enumerate(layers):
+            width = self.heads[layer].width
+            out[:, place, :width] = self.rows[layer][start : start + len(out)].reshape(-1, width)
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:
         self._check_kept(start, rows)

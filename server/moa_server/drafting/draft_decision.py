@@ -72,8 +72,7 @@ class MemorySource:
     # For drafts of the server's own, over the same memory rows; None: the server does not draft.
     drafter: OwnDrafter | None = None
     drafter_layer: int | None = None  # decoder layer whose input `drafter` reads, where that is not `state_layer`
-    # `encode` takes the keys and values of these layers of the cache alone, side by side; (): of all.
-    cache_layers: tuple[int, ...] = ()
+    cache_layers: tuple[int, ...] = ()  # `encode` takes keys and values of these alone (`read_layers`); (): of all
     # Of the states only the newest is of use, as this makes it of what `state_layer` takes; None: all are, as they are.
     newest_state: Callable[[Rows], Rows] | None = None
     # How many of the newest memory rows are sent whole, and the numbers of the others; None: all rows are.

@@ -73,9 +73,7 @@ class SessionTensors:
         store, source = self.planes[plane], self.source
         missing = store.first_missing(start, stop)
         if plane is Plane.MEMORY and missing < stop and source is not None and not source.reads_layers:
-            read = self.cache.read_layers if source.cache_layers else None
-            inputs = read(source.cache_layers, missing, stop) if read else self.cache.lsa_input(missing, stop)
-            store.write(missing, source.encode(inputs))
+            store.write(missing, source.encode(_inputs(source, self.cache, missing, stop)))
         return store.read(start, stop)
 
     def read_for_drafter(self, plane: Plane, start: int, stop: int) -> Rows:
@@ -88,6 +86,11 @@ class SessionTensors:
         self.cache.release()
         for store in self.planes.values():
             store.crop(0)
+
+
+def _inputs(source: MemorySource, cache: KVCache, start: int, stop: int) -> Rows:
+    layers = source.cache_layers
+    return cache.read_layers(layers, start, stop) if layers else cache.lsa_input(start, stop)
 
 
 class CodedRows(NamedTuple):
@@ -301,9 +304,11 @@ class Stepper:
                 if start < stop:
                     missing.setdefault(id(tensors.source), []).append((tensors, start, stop))
         for parts in missing.values():
-            source = parts[0][0].source
-            layers = source.cache_layers if source is not None else ()
-            inputs = self.target.lsa_inputs([(tensors.cache, start, stop) for tensors, start, stop in parts], layers)
+            spans, source = [(tensors.cache, start, stop) for tensors, start, stop in parts], parts[0][0].source
+            if source is not None and source.cache_layers:
+                inputs = np.concatenate([_inputs(source, *span) for span in spans])
+            else:
+                inputs = self.target.lsa_inputs(spans)
             _write_encoded(inputs, [(tensors, start, stop - start) for tensors, start, stop in parts])
 
 

@@ -65,7 +65,7 @@ class KernelCache(KVCache):
         return self.pages.read(start, stop)
 
     def read_layers(self, layers: Sequence[int], start: int, stop: int) -> Rows:
-        return np.concatenate([self.pages.read_layer(layer, start, stop) for layer in layers], axis=-1)
+        return np.concatenate([self.pages.read(start, stop, layer)[:, 0] for layer in layers], axis=-1)
 
 
 class KernelTarget(Target):

@@ -103,8 +103,8 @@ class KVCache(ABC):
         self._free()
 
     def read_layers(self, layers: Sequence[int], start: int, stop: int) -> Rows:
-        """What `lsa_input` gives of these layers, side by side and without zeros: [stop - start, their widths]."""
-        raise InternalError("Keys and values of some layers were requested from a cache that reads none.")
+        """As `lsa_input`, of these layers side by side and without zeros: [stop - start, their widths]."""
+        raise InternalError("Keys and values of some layers were requested from a cache that reads them all.")
 
     def lsa_input(self, start: int, stop: int) -> Rows:
         """The memory encoder's input for the rows `start..stop`, [stop - start, layers, KV width] float32, a copy.
@@ -178,13 +178,8 @@ class Target(ABC):
         """Of the keys and values of all conversations together, unless the operator says otherwise."""
         return int(KV_SHARE * free_memory().nbytes)
 
-    def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]], layers: Sequence[int] = ()) -> Rows:
-        """`KVCache.lsa_input` of several caches, one after the other, for rows from the first to before the last.
-
-        `layers`: `KVCache.read_layers` in place of that.
-        """
-        if layers:
-            return np.concatenate([cache.read_layers(layers, start, stop) for cache, start, stop in spans])
+    def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]]) -> Rows:
+        """`KVCache.lsa_input` of several caches, one after the other, for rows from the first to before the last."""
         return np.concatenate([cache.lsa_input(start, stop) for cache, start, stop in spans])
 
     @abstractmethod

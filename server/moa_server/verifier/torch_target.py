@@ -115,9 +115,7 @@ class TorchTarget(Target):
     def kv_bytes(self) -> int:
         return self.pool.nbytes
 
-    def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]], layers: Sequence[int] = ()) -> Rows:
-        if layers:
-            return super().lsa_inputs(spans, layers)
+    def lsa_inputs(self, spans: Sequence[tuple[KVCache, int, int]]) -> Rows:
         slots = [slot for cache, start, stop in spans for slot in _paged(cache).slots(start, stop)]
         return as_lsa_input(in_order(self.pool.read(slots)))
 

@@ -24,7 +24,16 @@ from moa_shared.drafter.kinds.weights import DRAFT_IDS, Arithmetic, Rows, check_
 from moa_shared.errors import CheckpointError, ModelSourceError, ProtocolError
 from moa_shared.models.network.families import FAMILIES
 from moa_shared.models.network.network import read_layer
-from moa_shared.models.network.plan import EMBEDDING, Plan, kv_width, layer_kinds, plan_of, sizes_of, with_defaults
+from moa_shared.models.network.plan import (
+    EMBEDDING,
+    LayerPlan,
+    Plan,
+    kv_width,
+    layer_kinds,
+    plan_of,
+    sizes_of,
+    with_defaults,
+)
 from moa_shared.models.network.served import check_family
 from moa_shared.models.storage.gguf_keys import FULL, SLIDING
 from moa_shared.models.storage.tensors import EMBEDDINGS
@@ -40,12 +49,22 @@ def _plan(layer_config: str) -> Plan:
     """Of the layers that a configuration describes; ValueError: it does not, or they cannot be computed."""
     try:
         config = json.loads(layer_config)
-        if not isinstance(config, dict):
-            raise ValueError("it is no object")
+        if not isinstance(config, dict) or not _is_of_gemma4(config):
+            raise ValueError("it is of no Gemma 4")
         check_family(config, "the assistant")
         return plan_of(config)
     except ModelSourceError as error:
         raise ValueError(error.message) from error
+
+
+def _is_of_gemma4(config: Mapping[str, Any]) -> bool:
+    family = FAMILIES.get(str(config.get("model_type")))
+    return family is not None and family.layers_differ
+
+
+def _widened(plan: LayerPlan) -> LayerPlan:
+    """As transformers has it, windows are one wider than the target's."""
+    return replace(plan, window=plan.window + 1) if plan.window else plan
 
 
 class AssistantDecoder:
@@ -58,15 +77,15 @@ class AssistantDecoder:
         linear, shape = arithmetic.linear, replace(plan.shape, reads_memory=True)
         self._scale = np.sqrt(np.float32(config.state_width))
         self._pre, self._post = linear([own.array(PRE)]), linear([own.array(POST)])
-        # Layers in a row that attend the same layer of the target.
-        self._stacks: list[tuple[int, Stack]] = []
-        for has_window, numbers in itertools.groupby(range(len(plan.layers)), lambda at: plan.layers[at].window > 0):
-            layers = []
-            for number in numbers:
-                own_plan = replace(plan.layers[number], window=self.config.traits.window(config) if has_window else 0)
-                form: dict[str, Any] = {"reads_memory": True, "family": plan.family, "plan": own_plan}
-                layers.append(read_layer(own, f"layers.{number}", linear, **form))
-            shared = [layers[0], *(replace(layer, reads_layer=0) for layer in layers[1:])]
+        layers = [
+            read_layer(own, f"layers.{number}", linear, reads_memory=True, family=plan.family, plan=_widened(each))
+            for number, each in enumerate(plan.layers)
+        ]
+        self._window = config.traits.window(config)
+        self._stacks: list[tuple[int, Stack]] = []  # of layers in a row that attend the same layer of the target
+        for has_window, group in itertools.groupby(layers, lambda layer: layer.window > 0):
+            first, *others = group
+            shared = [first, *(replace(each, reads_layer=0) for each in others)]
             self._stacks.append((int(has_window), arithmetic.stack(shape, shared, plan.rotaries)))
         self._norm, self._eps = own.array("norm.weight"), plan.shape.eps
         self.draft_ids = draft_ids(own)
@@ -82,10 +101,9 @@ class AssistantDecoder:
         """What leaves the final norm for tokens beside the states before them, [tokens, hidden size]."""
         embedded = self._target.rows(EMBEDDINGS, tokens) * self._scale
         x = self._pre(np.concatenate((embedded, states), axis=-1))
-        window = self.config.traits.window(self.config)
         for place, stack in self._stacks:
-            first = max(0, position - window) if place else 0
-            x, _ = stack.run(x, [_seen_by_all(caches[place], len(tokens), position, first, stack, self.arithmetic.kv)])
+            first = max(0, position - self._window) if place else 0
+            x, _ = stack.run(x, [_seen_by_all(caches[place], len(tokens), position, first, stack)])
         return self.arithmetic.norm(x, self._norm, self._eps)
 
     def next_states(self, features: Rows) -> Rows:
@@ -115,20 +133,18 @@ def _write(cache: Cache, rows: Rows, positions: Indices) -> None:
     cache.length += len(rows)
 
 
-def _seen_by_all(memory: MemoryCache, count: int, position: int, first: int, stack: Stack, kv: str) -> Segment:
+def _seen_by_all(memory: MemoryCache, count: int, position: int, first: int, stack: Stack) -> Segment:
     """`count` rows at a position, which all see what has come of positions from `first` on, before it."""
     slots, positions = memory.rows_between(first, position), np.full(count, position, np.int32)
     if not len(slots):  # attention to nothing, which gives zeros
-        nothing = stack.new_cache(kv=kv)
+        nothing = stack.new_cache(kv=memory.cache.kv)
         _write(nothing, np.zeros((1, nothing.width), np.float32), slots)
         return Segment.memory(nothing, positions)
     seen, tail = 0, slots
     if int(slots[-1]) + 1 == len(slots) or (first and int(slots[-1] - slots[0]) + 1 == len(slots) == position - first):
         seen, tail = int(slots[-1]) + 1, slots[:0]  # the window of the layers does the rest
-    starts = np.arange(count + 1, dtype=np.int32) * np.int32(len(tail))
-    return Segment(
-        memory.cache, memory.cache.length, positions, np.full(count, seen, np.int32), starts, np.tile(tail, count)
-    )
+    starts, seen_by = np.arange(count + 1, dtype=np.int32) * np.int32(len(tail)), np.full(count, seen, np.int32)
+    return Segment(memory.cache, memory.cache.length, positions, seen_by, starts, np.tile(tail, count))
 
 
 class AssistantState(BaseState):
@@ -154,7 +170,7 @@ class AssistantState(BaseState):
     def append_memory(self, start: int, rows: Rows) -> None:
         """Rows of a token that no window sees any more may lack what they have for one."""
         config, width = self.decoder.config, rows.shape[-1]
-        if width not in (config.narrow_width, config.memory_width):
+        if width not in (config.memory_widths[0], config.memory_width):
             raise ProtocolError(f"memory rows of {config.memory_width} numbers", f"{width}")
         first = 0
         for each, own in zip(self._memory, config.memory_widths, strict=True):
@@ -204,12 +220,7 @@ class _Assistant(Kind):
     name = "assistant"
     label = "Gemma 4 assistant"
     variants: ClassVar = {"assistant": "assistant"}
-    renamed: ClassVar = {
-        "model.": "",
-        "embed_tokens.": "lm_head.",
-        ORDERING: DRAFT_IDS,
-        "masked_embedding.": "",
-    }
+    renamed: ClassVar = {"model.": "", "embed_tokens.": "lm_head.", ORDERING: DRAFT_IDS, "masked_embedding.": ""}
     takes = frozenset({
         *("layer_config", "memory_layers", "memory_widths", "clusters", "chosen_clusters"),
         *("target_hidden_size", "own_heads", "own_head_dim"),
@@ -230,27 +241,22 @@ class _Assistant(Kind):
             check_family(own, of.where)
         except ModelSourceError as error:
             raise CheckpointError(error.message, hint=layout.ANOTHER) from None
-        if not FAMILIES[str(target.get("model_type") or "llama")].layers_differ:
+        if not _is_of_gemma4(target):
             what = f"The {self.label} {of.where} is for a Gemma 4, which {of.target_id} is not."
             raise CheckpointError(what, hint=layout.ANOTHER)
         theirs, ours = _attended(target), _attended(own)
-        said = {
+        said: dict[str, tuple[object, object]] = {
             "hidden_size": (of.config.get("backbone_hidden_size", shapes[POST][0]), target["hidden_size"]),
             "vocab_size": (own["vocab_size"], target["vocab_size"]),
-            **{
-                f"last layer of {kind}": (_told(heads), _told(*theirs.get(kind, ())[1:]))
-                for kind, (_, heads) in ours.items()
-            },
         }
+        said |= {f"last layer of {kind}": (_told(each), _told(theirs.get(kind))) for kind, each in ours.items()}
         for what, (wanted, has) in said.items():
             if wanted != has:
                 words = f"is for a target whose {what} is {wanted}, {of.target_id} has {has}"
                 raise CheckpointError(f"The {self.label} {of.where} {words}.", hint=layout.ANOTHER)
         plan, ordered = plan_of(own), bool(of.config.get("use_ordered_embeddings"))
-        sizes = layout.target_sizes(target) | {"hidden_size": plan.shape.hidden}
-        sizes |= dict.fromkeys(("ca_kv_heads", "ca_mlp", "lsa_heads", "lsa_kv_heads", "lsa_mlp"), 1)
         config = DrafterConfig(
-            **sizes,
+            **(layout.sizes_without_memory(target) | {"hidden_size": plan.shape.hidden}),
             kind=self.name,
             sa_kv_heads=plan.shape.kv_heads,
             sa_mlp=plan.shape.inner,
@@ -273,23 +279,14 @@ class _Assistant(Kind):
             plan, attended = _plan(config.layer_config), _attended(json.loads(config.layer_config))
         except (ValueError, KernelError) as error:
             return {f"layer_config describes no layers ({error})": False}
-        sizes = (config.own_layers, config.hidden_size, config.heads, config.head_dim, config.vocab_size)
-        shape, clusters = plan.shape, config.clusters
-        layers, widths = config.memory_layers, tuple(heads.width for _, heads in attended.values())
+        shape, clusters, widths = plan.shape, config.clusters, tuple(heads.width for _, heads in attended.values())
+        sizes = (len(plan.layers), shape.hidden, shape.heads, shape.head_dim, widths)
+        ours = (config.own_layers, config.hidden_size, config.heads, config.head_dim, config.memory_widths)
         return {
-            "layer_config is of dense layers of a Gemma 4": plan.family.layers_differ
-            and all(each.mixture is None for each in plan.layers),
-            "layer_config has the sizes of the others": sizes
-            == (
-                len(plan.layers),
-                shape.hidden,
-                shape.heads,
-                shape.head_dim,
-                json.loads(config.layer_config)["vocab_size"],
-            ),
-            "memory_layers are layers of the target, whose widths memory_widths has": config.memory_widths == widths
-            and len(layers) == len(widths)
-            and {*layers} <= {*range(config.target_layers)},
+            "layer_config has other sizes, or experts": ours == sizes and not any(each.mixture for each in plan.layers),
+            "memory_layers are layers of the target, one for each of memory_widths": len(config.memory_layers)
+            == len(widths)
+            and {*config.memory_layers} <= {*range(config.target_layers)},
             "clusters share the vocabulary evenly": not clusters
             or (config.vocab_size % clusters == 0 and config.draft_vocab == config.vocab_size),
             "chosen_clusters are 1 to clusters": min(1, clusters) <= config.chosen_clusters <= clusters,
@@ -303,8 +300,7 @@ class _Assistant(Kind):
             shapes[CENTROIDS] = (config.clusters, hidden)
         for name, layer in zip(self.layers(config), plan.layers, strict=True):
             dim, inner = (layer.sizes.heads.dim, layer.sizes.inner) if layer.sizes else (config.head_dim, config.sa_mlp)
-            queries = config.heads * dim
-            of_layer = layout.layer_shapes(name, hidden, queries, dim, inner)
+            of_layer = layout.layer_shapes(name, hidden, config.heads * dim, dim, inner)
             shapes |= {each: shape for each, shape in of_layer.items() if not each.endswith(_KEYS)}
             shapes |= {f"{name}.{part}_feedforward_layernorm.weight": (hidden,) for part in ("pre", "post")}
             shapes |= {f"{name}.self_attn.q_norm.weight": (dim,), f"{name}.layer_scalar": (1,)}
@@ -317,8 +313,7 @@ class _Assistant(Kind):
         return sum(config.memory_widths)
 
     def window(self, config: DrafterConfig) -> int:
-        """As transformers has it, one more than the target's layers see."""
-        return next((each.window + 1 for each in _plan(config.layer_config).layers if each.window), 0)
+        return max(_widened(each).window for each in _plan(config.layer_config).layers)
 
 
 def _attended(config: Mapping[str, Any]) -> dict[str, tuple[int, Heads]]:
@@ -326,16 +321,13 @@ def _attended(config: Mapping[str, Any]) -> dict[str, tuple[int, Heads]]:
     family = FAMILIES[str(config["model_type"])]
     config = with_defaults(config, family)
     kinds = layer_kinds(config, family)
-    own = [
-        (kind, each.heads)
-        for kind, each in zip(kinds, sizes_of(config, family, kinds), strict=True)
-        if each.reads_layer is None
-    ]
+    sizes = zip(kinds, sizes_of(config, family, kinds), strict=True)
+    own = [(kind, each.heads) for kind, each in sizes if each.reads_layer is None]
     return {kind: (at, heads) for wanted in (FULL, SLIDING) for at, (kind, heads) in enumerate(own) if kind == wanted}
 
 
-def _told(heads: Heads | None = None) -> str:
-    return f"{heads.number} heads of {heads.dim} numbers" if heads else "nothing"
+def _told(attended: tuple[int, Heads] | None) -> str:
+    return f"{attended[1].number} heads of {attended[1].dim} numbers" if attended else "nothing"
 
 
 ASSISTANT = _Assistant()

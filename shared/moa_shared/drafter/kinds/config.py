@@ -159,11 +159,6 @@ class DrafterConfig:
         return self.traits.memory_width(self)
 
     @property
-    def narrow_width(self) -> int:
-        """Numbers of a memory row that no window sees any more; those are its first ones."""
-        return self.memory_widths[0] if self.memory_widths else self.memory_width
-
-    @property
     def reads_last_hidden(self) -> bool:
         """Memory rows are made from the target's last hidden state (after its final norm), not its keys and values."""
         return self.traits.reads_last_hidden(self)

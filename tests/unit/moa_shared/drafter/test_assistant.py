@@ -180,7 +180,7 @@ def test_a_server_drafts_with_its_targets_own_rows_and_sends_them_to_a_device(pa
     def step(cached: int, *, chooses: bool, order: DraftOrder | None = None) -> Work:
         stop = len(text) if chooses else len(text) - 1
         work = Work(held, StepPlan(0, cached, tuple(text[cached:stop]), NO_DRAFT, chooses, rule, ()), order)
-        drafts.deepen([work], 0.01, cost)
+        drafts.deepen([work], 0.0, cost)
         [work.outcome] = stepper.verify_all([work])
         return work
 
@@ -206,7 +206,7 @@ def test_a_server_drafts_with_its_targets_own_rows_and_sends_them_to_a_device(pa
 
 def test_rows_may_come_in_any_order_and_lack_what_only_a_window_sees(pair: Pair) -> None:
     checkpoint = pair.converted()
-    narrow, old = checkpoint.config.narrow_width, len(TEXT) - 2 - WINDOW
+    narrow, old = checkpoint.config.memory_widths[0], len(TEXT) - 2 - WINDOW
     memory, states = pair.rows(TEXT[:-1])
     whole, late = pair.state(checkpoint), pair.state(checkpoint)
     whole.append_memory(0, memory)
