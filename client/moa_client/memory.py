@@ -159,10 +159,9 @@ class MemoryPlan:
         if stop > len(hashes):
             raise ProtocolError(f"memory of positions before {len(hashes)}", f"{memory.start} to {stop - 1}")
         if memory.prefix_hash == hashes.short_at(stop):
-            width, narrow = self._widths[memory.plane], self._narrow if memory.plane is Plane.MEMORY else 0
-            if narrow and len(memory.payload) == memory.count * row_bytes(memory.codec, narrow):
-                width = narrow
-            self._take_rows(memory, width)
+            is_narrow = self._narrow and len(memory.payload) == memory.count * row_bytes(memory.codec, self._narrow)
+            is_narrow = is_narrow and memory.plane is Plane.MEMORY
+            self._take_rows(memory, self._narrow if is_narrow else self._widths[memory.plane])
             rows.add(memory.start, stop)
 
     def crop(self, length: int) -> None:

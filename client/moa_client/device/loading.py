@@ -110,9 +110,7 @@ class Target:
 class Drafting:
     new_drafter: Callable[[], drafters.ClientDrafter]  # makes one for a conversation, over the same weights
     fingerprint: bytes = b""  # of the drafter whose memory the server sends; empty: none
-    planes: Mapping[Plane, int] = field(
-        default_factory=dict
-    )  # numbers of a row of each plane of it; the one needed most first
+    planes: Mapping[Plane, int] = field(default_factory=dict)  # numbers of a row of each plane, the most needed first
     narrow: int = 0  # numbers of memory rows that no window sees any more; 0: they are all whole
     choice: DrafterChoice | None = None  # which drafter it is, and why; None: look-up
     is_refused: bool = False  # the server has no memory for the drafter, or was not asked for any

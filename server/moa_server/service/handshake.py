@@ -51,16 +51,8 @@ def open_session(host: Host, caller: Caller, listener: Listener, message: pb.Ope
         encoded = [plane for plane in widths if source is not None and not source.layers_of(plane)]
         thin = thin if settings.thins_memory else None
         credit = message.credit_bytes or settings.credit_bytes
-        feed = MemoryFeed(
-            widths,
-            codec,
-            credit,
-            message.memory_from,
-            thin=thin,
-            encoded=encoded,
-            newest=(Plane.REUSED_STATE,) if source is not None and source.newest_state is not None else (),
-            narrow=source.narrow if source is not None else None,
-        )
+        narrow = source.narrow if source is not None else None
+        feed = MemoryFeed(widths, codec, credit, message.memory_from, thin=thin, encoded=encoded, narrow=narrow)
 
     was_attached = live.stream.listener is not None
     budget = MemoryBudget(settings.memory_share, engine.schedule.cost.plain_ms or None)

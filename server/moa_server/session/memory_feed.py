@@ -212,8 +212,8 @@ class MemoryFeed:
 
     `credit_bytes`: payload that may come to be in flight. `start`: first position that the client lacks. `thin`: the
     rows that are enough for it; None: it wants all. `encoded`: planes whose rows take the inference thread's time; rows
-    of the others a forward yields. `newest`: planes of which only the newest row is of use. `narrow`: how many of the
-    newest memory rows are sent whole, and the numbers of the others; None: all are.
+    of the others a forward yields. `narrow`: of an assistant, how many of the newest memory rows are sent whole, and
+    the numbers of the others; of its states the newest is sent alone.
     """
 
     def __init__(
@@ -225,7 +225,6 @@ class MemoryFeed:
         *,
         thin: ThinMemory | None = None,
         encoded: Collection[Plane] = (Plane.MEMORY,),
-        newest: Collection[Plane] = (),
         narrow: tuple[int, int] | None = None,
     ) -> None:
         self.codec = codec
@@ -238,7 +237,7 @@ class MemoryFeed:
         self._credit_bytes = credit_bytes
         self._window_bytes = min(credit_bytes, START_BYTES)
         self._widths = dict(widths)
-        self._newest, self._narrow = frozenset(newest), narrow
+        self._narrow, self._newest = narrow, frozenset({Plane.REUSED_STATE} if narrow else ())
         self._narrow_stop = 0  # after the last row that was not sent whole
         # Of each position whose row has been ready, 1 while it is not sent; in the order in which planes go.
         self._unsent = {plane: bytearray(start) for plane in (*self.yielded, *self.encoded)}

@@ -59,7 +59,7 @@ def test_all_states_of_a_prompt_are_owed() -> None:
 
 
 def test_of_states_the_newest_is_owed_and_of_memory_rows_what_a_window_sees_is_whole() -> None:
-    feed = MemoryFeed(WIDTHS, Codec.BF16, 1 << 20, newest=(Plane.REUSED_STATE,), narrow=(3, 8))
+    feed = MemoryFeed(WIDTHS, Codec.BF16, 1 << 20, narrow=(3, 8))
     feed.rows_ready(9)
     assert feed.most_rows(Plane.REUSED_STATE) == 1
     assert feed.take() == Chunk(Plane.REUSED_STATE, 8, 1, Codec.BF16, STATE_ROW)
