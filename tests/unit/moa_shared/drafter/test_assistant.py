@@ -19,7 +19,7 @@ from moa_server.session.memory_feed import Chunk
 from moa_server.session.verification import NO_DRAFT, StepPlan, Verification
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
-from moa_shared.drafter.kinds.assistant import AssistantState
+from moa_shared.drafter.kinds.assistant import ORDERING, AssistantState
 from moa_shared.drafter.kinds.weights import FLOAT32, INT8
 from moa_shared.drafter.published import find_drafter
 from moa_shared.errors import CheckpointError, ProtocolError
@@ -241,45 +241,32 @@ def test_a_draft_begins_at_the_newest_token_whose_state_has_come(pair: Pair) -> 
     np.testing.assert_array_equal(state.begin(), first)
 
 
-def changed(folder: Path, **changes: Any) -> None:
-    """Changes keys of a config.json, or of its text_config where they are there."""
-    path = folder / "config.json"
-    config = json.loads(path.read_text("utf-8"))
-    for key, value in changes.items():
-        (config["text_config"] if key in config["text_config"] else config)[key] = value
-    path.write_text(json.dumps(config))
-
-
-FAULTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "is for a target whose hidden_size is 128, gemma has 64": ({"backbone_hidden_size": 128}, {}),
-    "is for a target whose vocab_size is 104, gemma has 96": ({"vocab_size": 104}, {}),
-    "whose last layer of full_attention is 1 heads of 64 numbers, gemma has 2 heads of 64": (
-        {"num_key_value_heads": 1},
-        {},
-    ),
-    "layer_types = ": ({"layer_types": ["sliding_attention", "chunked_attention", "full_attention"]}, {}),
-    "clusters share the vocabulary evenly": ({"num_centroids": 7}, {}),
-    "chosen_clusters are 1 to clusters": ({"centroid_intermediate_top_k": 9}, {}),
-    "cannot be used: it has no text_config": ({"text_config": None}, {}),
-    "lacks the tensor post_projection.weight": ({}, {"post_projection.weight": None}),
-    "lacks the tensor centroids.weight": ({}, {"masked_embedding.centroids.weight": None}),
-    "token_ordering leads to tokens outside the vocabulary of 96": (
-        {},
-        {"masked_embedding.token_ordering": torch.arange(96) + 1},
-    ),
-    "token_ordering leads to tokens that are not each once": (
-        {},
-        {"masked_embedding.token_ordering": torch.arange(96) // 2},
-    ),
-    "norm.weight holds values that are not numbers": ({}, {"model.norm.weight": torch.full((32,), torch.nan)}),
+FAULTS: dict[str, dict[str, Any]] = {  # keys of config.json or of its text_config, and tensors
+    "is for a target whose hidden_size is 128, gemma has 64": {"backbone_hidden_size": 128},
+    "is for a target whose vocab_size is 104, gemma has 96": {"vocab_size": 104},
+    "whose last layer of full_attention is 1 heads of 64 numbers, gemma has 2 heads of 64": {"num_key_value_heads": 1},
+    "layer_types = ": {"layer_types": ["sliding_attention", "chunked_attention", "full_attention"]},
+    "clusters share the vocabulary evenly": {"num_centroids": 7},
+    "chosen_clusters are 1 to clusters": {"centroid_intermediate_top_k": 9},
+    "cannot be used: it has no text_config": {"text_config": None},
+    "lacks the tensor post_projection.weight": {"post_projection.weight": None},
+    "lacks the tensor centroids.weight": {"masked_embedding.centroids.weight": None},
+    "token_ordering leads to tokens outside the vocabulary of 96": {ORDERING: torch.arange(96) + 1},
+    "token_ordering leads to tokens that are not each once": {ORDERING: torch.arange(96) // 2},
+    "norm.weight holds values that are not numbers": {"model.norm.weight": torch.full((32,), torch.nan)},
 }
 
 
 @pytest.mark.parametrize("words", FAULTS)
 def test_what_does_not_fit_is_refused(pair: Pair, words: str) -> None:
-    config, tensors = FAULTS[words]
-    changed(pair.folder, **config)
-    rewrite(pair.folder, **tensors)
+    path = pair.folder / "config.json"
+    config = json.loads(path.read_text("utf-8"))
+    for key, value in FAULTS[words].items():
+        if "." in key:
+            rewrite(pair.folder, **{key: value})
+        else:
+            (config["text_config"] if key in config["text_config"] else config)[key] = value
+    path.write_text(json.dumps(config))
     with pytest.raises(CheckpointError, match=words):
         pair.converted()
 
