@@ -292,7 +292,7 @@ def test_auto_takes_the_assistant_of_a_gemma_4(hub: Path, tmp_path: Path) -> Non
     assert (found[0], load_checkpoint(found[1]).config.kind) == (name, "assistant")
     assert check_drafter(found[1], files).config.memory_layers == (1, 2)
     listed = drafters_text(list_drafters(str(model), tmp_path / "cache", Progress()))
-    assert re.search(rf"{name}\s+assistant\s+this machine\s+google/gemma-4-E2B-it\s+apache-2.0", listed)
+    assert re.search(rf"{name}\s+Gemma 4 assistant\s+this machine\s+google/gemma-4-E2B-it\s+apache-2.0", listed)
 
 
 def test_a_drafter_for_layers_that_differ_names_the_widest_one_and_reuses_none_that_needs_more_than_rows(

@@ -219,7 +219,7 @@ class AssistantState(BaseState):
 class _Assistant(Kind):
     name = "assistant"
     label = "Gemma 4 assistant"
-    variants: ClassVar = {"assistant": "assistant"}
+    variants: ClassVar = {"assistant": label}
     renamed: ClassVar = {"model.": "", "embed_tokens.": "lm_head.", ORDERING: DRAFT_IDS, "masked_embedding.": ""}
     takes = frozenset({
         *("layer_config", "memory_layers", "memory_widths", "clusters", "chosen_clusters"),

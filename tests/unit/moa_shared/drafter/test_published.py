@@ -120,7 +120,7 @@ def test_it_is_converted_once_and_files_next_to_it_come_along(tmp_path: Path, fi
 
 
 FC, UP, DOWN = "fc.weight", "layers.0.mlp.up_proj.weight", "layers.0.mlp.down_proj.weight"
-KNOWN = "moa takes its own checkpoints, and these as they are published: DFlash, DSpark"
+KNOWN = "moa takes its own checkpoints, and these as they are published: Gemma 4 assistant, DFlash, DSpark"
 OFFSETS = eagle3_tensors()["d2t"]
 SWAPPED = OFFSETS.clone()
 SWAPPED[3] += 2  # the token of the next one
