@@ -97,26 +97,6 @@ def argmax_with_noise(scores: Rows, positions: list[int], sampling: Sampling) ->
     return [int(token) for token in (scores + noise).argmax(-1)]
 
 
-def in_torch(logits: Rows, sampling: Sampling) -> Rows:
-    """`process_logits` as it was first written."""
-    import torch
-
-    scores = torch.from_numpy(logits)
-    if sampling.greedy:
-        return scores.log_softmax(-1).numpy()
-    scores = scores / sampling.temperature
-    if 0 < sampling.top_k < scores.shape[-1]:
-        kth = scores.topk(sampling.top_k, dim=-1).values[..., -1:]
-        scores = scores.masked_fill(scores < kth, -torch.inf)
-    if sampling.top_p < 1.0:
-        ordered, order = scores.sort(dim=-1, descending=True, stable=True)
-        probabilities = ordered.softmax(dim=-1)
-        before = probabilities.cumsum(dim=-1) - probabilities
-        outside = torch.zeros_like(scores, dtype=torch.bool).scatter(-1, order, before >= sampling.top_p)
-        scores = scores.masked_fill(outside, -torch.inf)
-    return scores.log_softmax(-1).numpy()
-
-
 @settings(max_examples=examples(300))
 @given(
     st.sampled_from([1, 2, 30, 500, 4000]), st.sampled_from([0.0, LEAST_TEMPERATURE, 0.3, 0.8, 1.5, 90.0]),
@@ -133,25 +113,6 @@ def test_choices_are_those_of_the_rule_to_the_bit(
     sampling = Sampling(temperature, top_k, top_p, seed, min_p)
     positions = [row // 3 for row in range(12)]
     assert select(logits, positions, sampling) == by_the_rule(logits, positions, sampling)
-
-
-@pytest.mark.torch
-@pytest.mark.parametrize("coarse", [False, True])
-@pytest.mark.parametrize("sampling", [
-    Sampling(), Sampling(1.0, seed=1), Sampling(0.7, top_k=20, seed=2), Sampling(1.3, top_p=0.9, seed=3),
-    Sampling(0.9, top_k=300, top_p=0.95, seed=4),
-], ids=str)  # fmt: skip
-def test_choices_are_those_of_torch(sampling: Sampling, coarse: bool) -> None:
-    """The texts of earlier versions, which computed the rule in torch, must not change."""
-    logits = np.float32(3) * normal(400, 2000, seed=sampling.seed)
-    logits = widen_bfloat16(round_to_bfloat16(logits)) if coarse else logits
-    positions = list(range(400))
-    theirs = in_torch(logits, sampling)
-    assert select(logits, positions, sampling) == argmax_with_noise(theirs, positions, sampling)
-    ours = process_logits(logits, sampling)
-    same = (np.isfinite(ours) == np.isfinite(theirs)).all(axis=1)
-    assert same.sum() >= 397  # rounding may decide on the token at the edge of top-p
-    np.testing.assert_allclose(ours[same], theirs[same], rtol=1e-6, atol=2e-6)
 
 
 HOWS = (Sampling(), Sampling(0.7), Sampling(0.7, top_k=3, top_p=0.5))
