@@ -1,24 +1,24 @@
 """A connection: one stream at a time; the order of servers, and the search for one after a loss."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
-from typing import Any, cast
-from zlib import crc32
+from typing import Any
 
 import pytest
 from moa.v1 import moa_pb2 as pb
 from moa_client.link import connection
-from moa_client.link import dialer as dialer_module
-from moa_client.link.dialer import Dialer
 from moa_client.link.fleet import Fleet, connect
 from moa_client.link.security import Security
 from moa_client.link.server import Server, ServerRank
-from moa_client.link.stream import Stream, StreamTraffic
 from moa_shared.errors import UnavailableError
 from moa_shared.programs.addresses import MOST_SUCCESSORS
 from moa_shared.protocol.messages import Draft
 from moa_shared.protocol.prefix_hash import PrefixHashes
+from moa_testing import World
+from moa_testing.models import IDENTITY
+
+from tests.unit.moa_testing.stories import simulated
 
 Happened = connection.FrameReceived | connection.StreamOpened | connection.StreamLost
 
@@ -156,104 +156,34 @@ def test_the_order_of_servers(standings: list[ServerRank], order: list[int]) -> 
     assert sorted(range(len(standings)), key=lambda index: standings[index].place(NOW)) == order
 
 
-MODEL = pb.Identity(target_id="tiny", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"e")
-OTHER_EXECUTION = pb.Identity(target_id="tiny", target_fingerprint=b"t", tokenizer_hash=b"k", execution=b"o")
-LOST = UnavailableError("The stream broke.")
-LONG = 60.0  # seconds: no test waits for so long
-
-
-class ScriptedServer(Server):
-    """A server to which no call leaves this program.
-
-    `identity`: of what it serves. `named`: others of its fleet, as it says.
-    """
-
-    def __init__(self, name: str, identity: pb.Identity = MODEL, named: Sequence[str] = ()) -> None:
-        super().__init__(f"127.0.0.1:{1 + crc32(name.encode()) % 60_000}", 5.0, 5.0, name=name)
-        self.description = pb.DescribeResponse(identity=identity, servers=named)
-        self.failure: UnavailableError | None = None  # of each call
-        self.may_answer = asyncio.Event()
-        self.may_answer.set()
-        self.has_answered = asyncio.Event()
-
-    def fail(self) -> None:
-        self.failure = UnavailableError(f"{self.name} is gone.", hint="")
-
-    async def describe(self, seconds: float | None = None, prefix_hashes: Sequence[int] = ()) -> pb.DescribeResponse:
-        await self.may_answer.wait()
-        self.error = self.failure
-        if self.failure is not None:
-            raise self.failure
-        self.served, self.named = self.description, tuple(self.description.servers)
-        self.has_answered.set()
-        return self.description
-
-    async def open(
-        self, message: pb.Open, seconds: float | None = None, traffic: StreamTraffic | None = None, session: str = ""
-    ) -> tuple[Stream, pb.Opened]:
-        if self.failure is not None:
-            raise self.failure
-        return cast(Stream, None), pb.Opened()
-
-
-@pytest.fixture(autouse=True)
-async def within_time(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[None]:
-    monkeypatch.setattr(dialer_module, "ANSWER_SECONDS", LONG)
-    monkeypatch.setattr(dialer_module, "ALIKE_SECONDS", LONG)
-    async with asyncio.timeout(LONG):
-        yield
-
-
-async def find(servers: Sequence[ScriptedServer], seconds: float = LONG) -> str:
-    """Where a conversation continues whose server, the first of these, was lost."""
-    fleet = Fleet(servers)
-    fleet.model = MODEL
-    dialer = Dialer(fleet, PrefixHashes())
-    dialer.on_lost(LOST, was_useful=True)
-    try:
-        await dialer.dial(lambda _: pb.Open(identity=MODEL), seconds, StreamTraffic())
-    finally:
-        await fleet.close()
-    return dialer.server.name
-
-
-async def test_one_of_the_same_execution_is_waited_for() -> None:
-    one, odd, three = ScriptedServer("one"), ScriptedServer("odd", OTHER_EXECUTION), ScriptedServer("three")
-    one.fail()
-    three.may_answer.clear()
-    finding = asyncio.create_task(find([one, odd, three]))
-    await odd.has_answered.wait()
-    three.may_answer.set()
-    assert await finding == "three"
-
-
-class Home(ScriptedServer):
-    """The user's server, whose fleet has a second one."""
-
-    def __init__(self) -> None:
-        self.other = ScriptedServer("another")
-        super().__init__("home", named=[self.other.address])
-
-    def peer(self, address: str) -> ScriptedServer:
-        assert address == self.other.address
-        return self.other
-
-
-async def dial(dialer: Dialer) -> None:
-    await dialer.dial(lambda _: pb.Open(identity=MODEL), None, StreamTraffic())
-
-
-async def address_of(server: Server) -> str:
-    return server.address
-
-
-async def test_a_call_is_made_again_at_a_server_that_the_lost_one_had_named() -> None:
-    home = Home()
-    fleet = Fleet([home])
+@simulated
+async def test_one_of_the_same_execution_is_waited_for(world: World) -> None:
+    odd = pb.Identity(execution=b"odd")
+    odd.MergeFrom(pb.Identity(target_id="toy", target_fingerprint=b"t", tokenizer_hash=b"k"))
+    world.start("odd", identity=odd)
+    world.start("three")
+    fleet = Fleet([world.server(name) for name in ("one", "odd", "three")])
     await fleet.describe()
-    home.fail()
-    assert await fleet.call_best(MODEL, address_of) == home.other.address
-    await fleet.close()
+    fleet.servers[0].rtt_ms = 1.0
+    chat = world.chat(fleet=fleet)
+
+    def lose() -> None:
+        world.link("three").cut(seconds=0.3)
+        world.link().stop()
+
+    await chat.then(lose, committed=6).ask()
+    assert chat.engine.connection.dialer.server.address == world.address("three")
+
+
+@simulated
+async def test_a_call_is_made_again_at_a_server_that_the_lost_one_had_named(world: World) -> None:
+    world.start("two")
+    world.host().lifecycle.fleet.update([world.address("two")])
+    fleet = Fleet([world.server()])
+    await fleet.describe()
+    world.link().stop()
+    assert (await fleet.call_best(IDENTITY, lambda server: server.describe())).identity == IDENTITY
+    assert [each.error is None for each in fleet.servers] == [False, True]
 
 
 async def test_names_are_few_and_lead_to_nobody_s_own_machine() -> None:
