@@ -27,8 +27,7 @@ from moa_shared.errors import UnavailableError
 from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 
-from tests.net.client_device import device
-from tests.net.client_talk import GREEDY, SETTINGS, Screen, Servers, server_at, slow_device, talking_to, watch
+from tests.net.client_talk import GREEDY, Screen, Servers, server_at, slow_device, talking_to, watch
 from tests.net.server_peer import PROMPT, Peer, generate, plain_text, tiny_target
 from tests.support.certificates import Authority
 from tests.support.messages import says
@@ -232,25 +231,6 @@ def no_health_checks(config: Config) -> None:
     del cluster(config)["health_checks"], cluster(config)["outlier_detection"]
 
 
-@pytest.mark.parametrize("settings", [GREEDY, SETTINGS], ids=["greedy", "sampled"])
-@pytest.mark.parametrize("drafts", [True, False], ids=["drafting", "without a drafter"])
-async def test_an_answer_is_the_text_of_a_direct_one(
-    target: Target, tmp_path: Path, settings: AnswerSettings, drafts: bool
-) -> None:
-    held = slow_device(target) if drafts else device(target, "none")
-    screen, after = Screen(), Screen()
-    async with (
-        fleet(target, tmp_path) as (servers, proxy),
-        talking_to([servers.server(proxy)], held) as (_, engine),
-        servers.channel(proxy) as channel,
-    ):
-        await watch(engine, screen, PROMPT, settings)
-        await watch(engine, after, [9, 9, 4], settings)
-        assert await generate(channel, PROMPT, settings) == plain_text(target, PROMPT, settings)
-    assert screen.text == plain_text(target, PROMPT, settings)[0]
-    assert after.text == plain_text(target, [*PROMPT, *screen.text, 9, 9, 4], settings)[0]
-
-
 async def test_a_resumed_stream_returns_to_its_server(target: Target, tmp_path: Path) -> None:
     """Over the connection that it had, and over another one."""
     async with fleet(target, tmp_path) as (servers, proxy), servers.channel(proxy) as shared:
@@ -303,7 +283,8 @@ async def ask_together(
 
 
 async def test_conversations_of_a_killed_server_go_on_at_the_other(target: Target, tmp_path: Path) -> None:
-    async with fleet(target, tmp_path) as (servers, proxy):
+    async with fleet(target, tmp_path) as (servers, proxy), servers.channel(proxy) as channel:
+        assert await generate(channel, PROMPT, SHORT) == plain_text(target, PROMPT, SHORT)
         await ask_together(target, servers, proxy, lambda: servers.kill("one"))
         await servers.start("one")
         await proxy.until_healthy(*servers.ports)
