@@ -6,9 +6,6 @@ import math
 import re
 import shutil
 import subprocess
-import urllib.error
-import urllib.parse
-import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +13,7 @@ from typing import Any
 
 import grpc
 import grpc.aio
+import httpx
 import pytest
 import yaml
 
@@ -92,18 +90,14 @@ async def scraping(port: int, folder: Path) -> AsyncIterator[str]:
 
 def get(address: str, path: str, **parameters: str) -> list[Any]:
     """What Prometheus' API answers; nothing while it starts. AssertionError: a query that it does not accept."""
-    url = f"{address}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
     try:
-        with urllib.request.urlopen(url, timeout=20) as answer:
-            data = json.load(answer)["data"]
-    except urllib.error.HTTPError as error:
-        with error:
-            if error.code != 503:
-                pytest.fail(f"{parameters}: {error.read().decode()}")
+        answer = httpx.get(f"{address}/api/v1/{path}", params=parameters, timeout=20, trust_env=False)
+    except httpx.TransportError:
         return []
-    except urllib.error.URLError:
+    if answer.status_code == 503:
         return []
-    found: list[Any] = data["result"] if "result" in data else data["groups"]
+    assert answer.status_code == 200, f"{parameters}: {answer.text}"
+    found: list[Any] = next(value for name, value in answer.json()["data"].items() if name in ("result", "groups"))
     return found
 
 

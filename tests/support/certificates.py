@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from ipaddress import ip_address
 from pathlib import Path
 
 from cryptography import x509
@@ -10,6 +9,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import NameOID
+from moa_server.tls import general_name
 
 HERE = ("localhost", "127.0.0.1")
 
@@ -62,7 +62,7 @@ class Authority:
             key: None: a new one.
         """
         key = key or ec.generate_private_key(ec.SECP256R1())
-        certificate = self._sign(name, key, x509.SubjectAlternativeName(map(_alternative, names)), starts, days)
+        certificate = self._sign(name, key, x509.SubjectAlternativeName(map(general_name, names)), starts, days)
         return Pair(certificate, key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
 
     def write(self, folder: Path) -> Path:
@@ -86,10 +86,3 @@ class Authority:
             .sign(self._key, hashes.SHA256())
         )
         return certificate.public_bytes(Encoding.PEM)
-
-
-def _alternative(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)

@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from types import SimpleNamespace
 from typing import Any, cast
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
+import httpx
 import pytest
 import structlog
 from moa_server.logs import configure_logs
@@ -35,13 +34,8 @@ def observing() -> Iterator[Observing]:
 
 
 def page(observing: Observing, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
-    request = Request(f"http://127.0.0.1:{observing.port}{path}", headers=headers or {})
-    try:
-        with urlopen(request, timeout=60) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as refused:
-        with refused:
-            return refused.code, refused.read().decode()
+    answer = httpx.get(f"http://127.0.0.1:{observing.port}{path}", headers=headers, timeout=60, trust_env=False)
+    return answer.status_code, answer.text
 
 
 @pytest.mark.parametrize(("changes", "startup", "ready", "alive"), [

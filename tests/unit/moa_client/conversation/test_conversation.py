@@ -36,7 +36,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import Sampling, TokenChances
 from moa_shared.tree import DraftTree
 
-from tests.support.answer_events import Told, decode_bytes, events_of
+from tests.support.answer_events import Told, decode_bytes, events_of, letters
 
 VOCAB = 50
 PROMPT = [1, 2, 3]
@@ -264,12 +264,8 @@ def begun(decode: Callable[[Sequence[int]], str], stop: tuple[str, ...] = ()) ->
     return AnswerDecoder(AnswerText(options=AnswerOptions(stop=stop)), decode)
 
 
-def letters_of(tokens: Sequence[int]) -> str:
-    return "".join(chr(ord("a") + token) for token in tokens)
-
-
 def test_chances_come_with_the_characters_of_each_token() -> None:
-    decoder = begun(letters_of, stop=("cde",))
+    decoder = begun(letters, stop=("cde",))
     told = [TokenChances(-1.0), TokenChances(-2.0), TokenChances(-3.0)]
 
     def lengths(*tokens: int) -> tuple[int, ...]:
@@ -352,7 +348,7 @@ def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_agai
     def counted(tokens: Sequence[int]) -> str:
         nonlocal calls
         calls += len(tokens)
-        return letters_of(tokens)
+        return letters(tokens)
 
     def cost(count: int) -> int:
         nonlocal calls
@@ -368,14 +364,14 @@ def test_a_token_is_decoded_when_it_is_shown_and_when_it_is_confirmed_never_agai
         assert cost(count) <= 6 * count  # each time also as the token before, and before the next one
 
 
-@pytest.mark.parametrize("is_far", [False, True], ids=["here", "in another process"])
-@given(text=st.text("añ€😀", max_size=12), data=st.data())
-def test_updates_add_up_to_the_text(is_far: bool, text: str, data: st.DataObject) -> None:
+@given(st.text("añ€😀", max_size=12), st.data())
+def test_updates_add_up_to_the_text(text: str, data: st.DataObject) -> None:
+    """In another process, to which they come as lines."""
     told, shown = Told(decode_bytes, "why?", 3), AnswerText("why?", 3)
     before = ""
     for event in data.draw(events_of(text)):
         update = told.tell(event)
-        shown.apply((update_of(json.loads(json.dumps(fields_of(update)))) if is_far else update).event)
+        shown.apply(update_of(json.loads(json.dumps(fields_of(update)))).event)
         assert shown.committed == told.text.committed
         assert (shown.provisional, shown.waiting) == (told.text.provisional, told.text.waiting)
         assert shown.likely == told.text.likely <= len(shown.provisional)
