@@ -2,7 +2,6 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
@@ -24,11 +23,11 @@ from moa_shared.errors import MismatchError, OverloadedError
 from moa_shared.protocol.messages import AnswerSettings
 from moa_shared.sampling.settings import Sampling
 from moa_testing import Chat, World
-from moa_testing.models import VOCAB, decode, device
+from moa_testing.models import device
 from moa_testing.world import LONG
 
-from tests.support.answer_events import PlainTokenizer
 from tests.support.messages import says
+from tests.unit.moa_client.host.test_catalog import TOY, at_once
 from tests.unit.moa_testing.stories import simulated, told
 
 OTHER = pb.Identity(target_id="other", target_fingerprint=b"o", tokenizer_hash=b"k", execution=b"e")
@@ -372,29 +371,13 @@ async def test_a_stream_that_the_server_ends_as_idle_is_opened_with_the_next_que
     assert connection.stream_number == streams + 1
 
 
-class Toy(PlainTokenizer):
-    """The same in the vocabulary of the toy target."""
-
-    special_tokens: Mapping[str, int] = {}
-
-    def encode(self, text: str, *, is_guarded: bool = False) -> list[int]:
-        return [ord(character) % VOCAB for character in text]
-
-    shown = staticmethod(decode)
-
-
-async def at_once(function: Callable[..., Any], *arguments: Any) -> Any:
-    """In place of `asyncio.to_thread`: a thread knows nothing of virtual time."""
-    return function(*arguments)
-
-
 @simulated
 async def test_a_conversation_without_questions_leaves_its_stream_and_continues_on_another(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asyncio, "to_thread", at_once)
     held, options = device(world.drafter()), AnswerOptions(temperature=0, top_p=1, max_tokens=12)
-    held = replace(held, target=replace(held.target, tokenizer=cast("Any", Toy())))
+    held = replace(held, target=replace(held.target, tokenizer=cast("Any", TOY)))
     facts = ConversationFacts("", "", "toy", "", online=True)
     conversation = TextConversation(world.chat(held=held).engine, facts, idle_seconds=60.0)
     for question in ("a cat", "and its hat"):
