@@ -193,6 +193,8 @@ async def test_an_allowed_page_may_ask_what_it_may_send_and_read_the_answer() ->
     assert [response.headers[each] for each in told] == [APP, "retry-after", "Origin"]
     refused = await client(origins=(APP,), key=KEY).get("/v1/models", headers={"origin": APP})
     assert (refused.status_code, refused.headers["access-control-allow-origin"]) == (401, APP)
+    other = await client(origins=(APP,)).get("/v1/models", headers={"origin": "https://elsewhere.example"})
+    assert other.status_code == 403
 
 
 async def test_the_key_is_needed_for_all_but_the_pages_files() -> None:
