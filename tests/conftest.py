@@ -27,6 +27,7 @@ from tests.support.skipping import cannot_run
 
 if TYPE_CHECKING:
     from moa_shared.models import ModelFiles
+    from moa_shared.models.tokenizer import Tokenizer
 
 pytest.register_assert_rewrite("tests.support.messages")  # so that a failure shows both texts
 
@@ -212,3 +213,11 @@ def default_model_files() -> ModelFiles:
     from moa_shared.models import resolve
 
     return resolve("default")
+
+
+@pytest.fixture(scope="session")
+def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
+    """Its tokenizer, which no test changes."""
+    from moa_shared.models import load_tokenizer
+
+    return load_tokenizer(default_model_files)

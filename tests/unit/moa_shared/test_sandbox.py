@@ -13,7 +13,6 @@ import jinja2
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.programs.machine import Life
 from moa_shared.sandbox.chat_template import is_known, render
@@ -141,8 +140,8 @@ def test_what_would_fill_the_memory_or_reach_out_of_a_template_is_refused(expres
         shown_of_chat_template("{{ " + expression + " }}")
 
 
-def test_the_default_models_template_is_known(default_model_files: ModelFiles) -> None:
-    template = load_tokenizer(default_model_files).chat_template or ""
+def test_the_default_models_template_is_known(tokenizer: Tokenizer) -> None:
+    template = tokenizer.chat_template or ""
     assert is_known(template)
     assert not is_known(template + " ")
 

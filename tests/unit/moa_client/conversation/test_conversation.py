@@ -28,7 +28,6 @@ from moa_client.memory import MemoryPlan
 from moa_client.surface.messages import fields_of, update_of
 from moa_server.session.verification import PendingDraft
 from moa_shared.drafting.growing import Growth
-from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings, Finish, FinishRule, Verdict
@@ -195,11 +194,6 @@ def test_verdicts_of_many_answers_may_be_replayed_in_any_order(data: st.DataObje
     assert len(conversation.provenance) == len(expected) == len(conversation.hashes)
 
 
-@pytest.fixture(scope="module")
-def default_tokenizer(default_model_files: ModelFiles) -> Any:
-    return load_tokenizer(default_model_files)
-
-
 def cut(text: str, stop: Sequence[str]) -> str:
     places = [at for string in stop if (at := text.find(string)) >= 0]
     return text[: min(places)] if places else text
@@ -242,19 +236,19 @@ def test_nothing_is_held_back_without_need() -> None:
     assert (stream.push(b"D more"), stream.finish()) == ("", "")
 
 
-def test_a_stop_string_is_looked_for_in_the_text_that_is_shown(default_tokenizer: Tokenizer) -> None:
+def test_a_stop_string_is_looked_for_in_the_text_that_is_shown(tokenizer: Tokenizer) -> None:
     """A special token between its halves is on nobody's screen, so the answer ends there."""
-    special = default_tokenizer.encode("<|im_start|>")
+    special = tokenizer.encode("<|im_start|>")
     assert len(special) == 1
-    tokens = [*default_tokenizer.encode("one STO"), *special, *default_tokenizer.encode("P two")]
+    tokens = [*tokenizer.encode("one STO"), *special, *tokenizer.encode("P two")]
     how = AnswerSettings(stop=("STOP",), ignore_end_of_text=True)
-    rule = FinishRule(how, 1, 1000, frozenset(special), default_tokenizer.shown)
+    rule = FinishRule(how, 1, 1000, frozenset(special), tokenizer.shown)
     taken, finish = rule.cut([], tokens)
-    stream = TextStream(default_tokenizer.shown, how.stop)
+    stream = TextStream(tokenizer.shown, how.stop)
     assert finish is Finish.STOP
     assert stream.push(taken) + stream.finish() == "one "
     spelled = AnswerSettings(stop=("<|im_start|>",), ignore_end_of_text=True)
-    assert FinishRule(spelled, 1, 1000, frozenset(), default_tokenizer.shown).cut([], tokens)[1] is Finish.UNFINISHED
+    assert FinishRule(spelled, 1, 1000, frozenset(), tokenizer.shown).cut([], tokens)[1] is Finish.UNFINISHED
 
 
 TOKEN = st.integers(0, 25)

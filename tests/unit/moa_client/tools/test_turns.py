@@ -30,7 +30,6 @@ from moa_client.tools.tool import (
 )
 from moa_client.tools.turns import ChatMessage, ConversationTurns, TemplateInput, template_input
 from moa_shared.errors import ConfigError, ContextLengthError, ModelSourceError
-from moa_shared.models import ModelFiles, load_tokenizer
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sandbox.chat_template import render
 
@@ -168,11 +167,6 @@ def test_a_template_that_knows_none_gets_text() -> None:
 
 SYSTEM, HI = {"role": "system", "content": "Be brief."}, {"role": "user", "content": " Hi "}
 HELLO, NEXT = {"role": "assistant", "content": "Hello there!"}, {"role": "user", "content": "And now?"}
-
-
-@pytest.fixture
-def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
-    return load_tokenizer(default_model_files)
 
 
 def with_template(tokenizer: Tokenizer, chat_template: str | None) -> Tokenizer:

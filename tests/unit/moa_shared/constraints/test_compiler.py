@@ -13,8 +13,7 @@ from moa_shared.constraints.compiler import REFUSAL_SECONDS, TRIAL, TRIAL_SECOND
 from moa_shared.constraints.constrained_text import ConstrainedText
 from moa_shared.constraints.grammar import compile_grammar, refusal
 from moa_shared.errors import ConfigError
-from moa_shared.models.files import ModelFiles
-from moa_shared.models.tokenizer import Tokenizer, load_tokenizer
+from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.sampling.settings import Constraint, ConstraintKind, choice_of
 from moa_shared.sandbox.child import ChildError, text_child
 from moa_shared.tree import DraftTree
@@ -24,11 +23,6 @@ from tests.support.toy_forms import END, begin, byte_vocabulary
 
 ROWS = 49_160  # eight more than the tokenizer has tokens
 NO_TREE = DraftTree((), ())
-
-
-@pytest.fixture(scope="module")
-def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
-    return load_tokenizer(default_model_files)
 
 
 @pytest.fixture(scope="module")
