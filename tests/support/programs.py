@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PATIENCE = 100.0  # seconds until a program that says nothing is taken to hang
@@ -24,6 +24,13 @@ def free_port() -> int:
     """A port of this machine at which nothing listens."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
+
+
+def printed(*command: object, seconds: float = PATIENCE, **more: Any) -> str:
+    """What a program prints, which must not fail; `more`: of `subprocess.run`."""
+    done = subprocess.run([*map(str, command)], capture_output=True, text=True, timeout=seconds, **more)
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+    return str(done.stdout)
 
 
 @dataclass(frozen=True)
