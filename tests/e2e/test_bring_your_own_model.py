@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ import torch
 from moa_shared.drafter.checkpoint import load_checkpoint
 from moa_shared.models import ModelFiles
 
-from tests.support.programs import CHECKOUT, environment, started
+from tests.support.programs import CHECKOUT, environment, printed, started
 from tests.support.published_drafters import EAGLE_CONFIG, eagle_layer, publish
 
 pytestmark = pytest.mark.torch
@@ -88,10 +87,10 @@ def test_its_commands_lead_from_a_model_to_an_answer(tmp_path: Path, settings: d
         elif kind == "server":
             with started(["bash", "-ec", f"exec {text}"], ours) as server:
                 assert server.out.readline().startswith("serving ")
-                said = run(list(blocks())[-1][1], ours)
+                said = printed("bash", "-ec", list(blocks())[-1][1], seconds=200, env=ours)
             break
         else:
-            run(text, ours)
+            printed("bash", "-ec", text, seconds=200, env=ours)
     assert said.strip()
     work = tmp_path / "work"
     config = load_checkpoint(work / "drafter" / "drafter.safetensors").config
@@ -100,12 +99,3 @@ def test_its_commands_lead_from_a_model_to_an_answer(tmp_path: Path, settings: d
         result = json.loads((work / f"{name}.json").read_text())
         assert (result["questions"], kind in result["checkpoint"]) == (1, True)
     assert {"ngrams.safetensors", "confidence.json"} <= {path.name for path in (work / "drafter").iterdir()}
-
-
-def run(text: str, variables: dict[str, str]) -> str:
-    """What a block of commands prints; it fails where one of them does."""
-    done = subprocess.run(
-        ["bash", "-ec", text], env=variables, capture_output=True, text=True, timeout=200, check=False
-    )
-    assert done.returncode == 0, f"{text}\n{done.stderr}"
-    return done.stdout

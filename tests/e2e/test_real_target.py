@@ -1,29 +1,33 @@
-"""On the real target the split system's text is the target's own, whatever the drafter and the shape of its drafts.
+"""On the real target the split system's text is the target's own, whatever the drafter and the shape of its drafts, and costs
+the link few bytes; as its own companion the model says its every word.
 
 In float32 the greedy text is what transformers generates; on the default level, greedy or sampled, it is what the same
 server alone writes.
 """
 
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from functools import cache
 from typing import Any
 
-import grpc.aio
 import pytest
-from moa.v1 import moa_pb2 as pb
-from moa.v1 import moa_pb2_grpc
+from moa_bench.harness.questions import chat_tokens
+from moa_bench.harness.split_client import PlainClient, SplitClient, load_split_device
+from moa_client.conversation.events import Committed, Corrected, Ended, Provisional
+from moa_client.device.drafter_catalog import COMPANION
 from moa_client.device.loading import Device, load_device
-from moa_client.drafting.settings import DraftingSettings
+from moa_client.drafting.drafters import CompanionDrafter
+from moa_client.drafting.settings import DraftingSettings, StandaloneRule
 from moa_client.engine.engine import ClientEngine
 from moa_client.link.fleet import connect
 from moa_client.link.server import Server
 from moa_client.settings import ClientSettings
-from moa_shared.models import ModelFiles, load_tokenizer
+from moa_shared.models import ModelFiles
 from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.programs.progress import Progress
 from moa_shared.protocol.memory_codec import Codec
 from moa_shared.protocol.messages import AnswerSettings
-from moa_shared.protocol.protobuf_messages import settings_to_proto
 from moa_shared.sampling.settings import Sampling
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("real target")]
@@ -37,53 +41,40 @@ PROMPTS = [
     "Tell me a joke.", "How many days are in a leap year?", "Write an email asking for a day off.",
     "What is the capital of Australia?", "Count from one to ten.", "Define entropy in one sentence.",
 ]  # fmt: skip
-DRAFTS = {
-    "none": {"drafter": "none"},
-    "shipped chain": {"drafter": "default", "mode": "chain", "length": 5},
-    "shipped chain, streamed": {"drafter": "default", "mode": "chain", "length": 5},
-    "shipped tree": {"drafter": "default", "mode": "tree"},
-    "look-up": {"drafter": "lookup"},
+DRAFTS: dict[str, tuple[dict[str, Any], DraftingSettings]] = {
+    "as programs do": ({}, DraftingSettings()),
+    "none": ({"drafter": "none"}, DraftingSettings()),
+    "shipped chain": ({"drafter": "default", "mode": "chain", "length": 5}, DraftingSettings("device", rounds=5)),
+    "shipped chain, streamed": ({"drafter": "default", "mode": "chain", "length": 5}, DraftingSettings("device")),
+    "shipped tree": ({"drafter": "default", "mode": "tree"}, DraftingSettings(tree=True)),
+    "look-up": ({"drafter": "lookup"}, DraftingSettings()),
 }
-GREEDY_TOKENS = 20
-EXACT_TOKENS = 20
-DEVICES: dict[tuple[str, str], Device] = {}  # by server and drafts
-ALONE: dict[tuple[str, AnswerSettings], list[int]] = {}  # what the exact server writes
-
-
-@asynccontextmanager
-async def talking(address: str, name: str) -> AsyncIterator[ClientEngine]:
-    settings = ClientSettings(server=address, **DRAFTS[name])  # type: ignore[arg-type]
-    async with connect([Server(address, 10.0, 60.0)]) as link:
-        served = await link.describe()
-        if (address, name) not in DEVICES:
-            DEVICES[address, name] = load_device(settings, served, Progress())
-        device = DEVICES[address, name]
-        vocab_size = int(device.target.files.config["vocab_size"])
-        engine = ClientEngine(
-            link,
-            device,
-            vocab_size,
-            Codec.INT4,
-            DraftingSettings(
-                drafting="device" if "chain" in name else "auto",
-                rounds=name in ("random chain", "random tree", "shipped chain"),
-                tree=name.endswith("tree"),
-            ),
-        )
-        try:
-            yield engine
-        finally:
-            await engine.close()
-
-
-def prompt_tokens(tokenizer: Tokenizer, prompt: str) -> list[int]:
-    messages = [{"role": "user", "content": prompt}]
-    return tokenizer.encode(tokenizer.apply_chat_template(messages, add_generation_prompt=True))
+TOKENS = 20  # of an answer
+LONG = AnswerSettings(max_tokens=128)
+MOST_DOWN, MOST_UP = 60, 12  # bytes a token of a long one
+WRITING = DraftingSettings(standalone=StandaloneRule("auto", end_ms=600_000.0))  # no answer ends without the server
 
 
 @pytest.fixture(scope="module")
-def tokenizer(default_model_files: ModelFiles) -> Tokenizer:
-    return load_tokenizer(default_model_files)
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+@cache
+def device_of(runner: asyncio.Runner, address: str, name: str) -> Device:
+    return load_split_device(runner, ClientSettings(server=address, **DRAFTS[name][0]))
+
+
+def split_client(runner: asyncio.Runner, address: str, name: str) -> closing[SplitClient]:
+    return closing(SplitClient(runner, address, device_of(runner, address, name), mode=DRAFTS[name][1]))
+
+
+@cache
+def alone(address: str, tokens: tuple[int, ...], settings: AnswerSettings) -> tuple[int, ...]:
+    """What the server writes without a client's drafts."""
+    with closing(PlainClient(address)) as client:
+        return client.ask(tokens, settings).tokens
 
 
 @pytest.fixture(scope="module")
@@ -104,81 +95,81 @@ def greedy(default_model_files: ModelFiles) -> Callable[[list[int], list[int]], 
     return likeliest
 
 
-async def answer(engine: ClientEngine, tokens: list[int], settings: AnswerSettings) -> list[int]:
-    """The text when the server has decided all of it: on a busy machine a part may have been written without it."""
-    engine.rewind(0)
-    async for _ in engine.ask(tokens, settings):
-        pass
-    async for _ in engine.attend(lambda: not engine.answers.unsettled):
-        pass
-    return list(engine.conversation.answer)
-
-
-async def alone(address: str, tokens: list[int], settings: AnswerSettings) -> list[int]:
-    """What the server writes without a client's drafts."""
-    async with grpc.aio.insecure_channel(address) as channel:
-        request = pb.GenerateRequest(tokens=tokens, sampling=settings_to_proto(settings))
-        stub = moa_pb2_grpc.MoaStub(channel)
-        return [token async for part in stub.Generate(request) for token in part.tokens]
-
-
-def test_the_tokenizer_speaks_the_models_dialect(tokenizer: Tokenizer) -> None:
-    assert (tokenizer.eos_token_id, tokenizer.decode([2])) == (2, "<|im_end|>")
-    assert tokenizer.decode(prompt_tokens(tokenizer, "Hi")) == (
-        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
-        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
-    )
-    # Digits are split off first: the double newline before a list's number stays one token.
-    assert [tokenizer.decode([token]) for token in tokenizer.encode("\n\n12")] == ["\n\n", "1", "2"]
-
-
 @pytest.mark.torch
 @pytest.mark.long
-async def test_greedy_text_is_what_transformers_generates(
-    float32_server: str, tokenizer: Tokenizer, greedy: Callable[[list[int], list[int]], list[int]]
+def test_greedy_text_is_what_transformers_generates(
+    runner: asyncio.Runner,
+    float32_server: str,
+    tokenizer: Tokenizer,
+    greedy: Callable[[list[int], list[int]], list[int]],
 ) -> None:
-    settings = AnswerSettings(max_tokens=GREEDY_TOKENS)
-    async with talking(float32_server, "shipped tree") as engine:
-        assert engine.device.drafting is not None, "no drafter is shipped for the default target"
+    with split_client(runner, float32_server, "shipped tree") as client:
         for prompt in PROMPTS[::2]:
-            tokens = prompt_tokens(tokenizer, prompt)
-            written = await answer(engine, tokens, settings)
+            tokens = chat_tokens(tokenizer, prompt)
+            written = list(client.ask(tokens, AnswerSettings(max_tokens=TOKENS)).tokens)
             assert written == greedy(tokens, written), prompt
             assert tokenizer.eos_token_id not in written[:-1], prompt
-            assert len(written) == GREEDY_TOKENS or written[-1] == tokenizer.eos_token_id, prompt
-
-
-async def test_the_default_level_is_the_exact_one(exact_server: str) -> None:
-    async with grpc.aio.insecure_channel(exact_server) as channel:
-        said = await moa_pb2_grpc.MoaStub(channel).Describe(pb.DescribeRequest())
-    assert (said.execution.level, said.execution.exact) == ("int8", True)
-    assert len(said.identity.execution) == 32
-    assert [drafter.name for drafter in said.drafters] == ["default", "deep"]
-    assert said.step_ms > 0
+            assert len(written) == TOKENS or written[-1] == tokenizer.eos_token_id, prompt
 
 
 @pytest.mark.parametrize(("temperature", "prompts"), [(0.0, PROMPTS[::3]), (0.7, PROMPTS[1::6]), (1.0, PROMPTS[2::6])])
 @pytest.mark.parametrize("name", DRAFTS)
-async def test_text_is_what_the_same_server_writes_without_drafts(
-    exact_server: str, tokenizer: Tokenizer, name: str, temperature: float, prompts: list[str]
+def test_text_is_what_the_same_server_writes_without_drafts(
+    runner: asyncio.Runner, exact_server: str, tokenizer: Tokenizer, name: str, temperature: float, prompts: list[str]
 ) -> None:
-    async with talking(exact_server, name) as engine:
+    with split_client(runner, exact_server, name) as client:
         for seed, prompt in enumerate(prompts):
-            tokens = prompt_tokens(tokenizer, prompt)
-            settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=EXACT_TOKENS)
-            if (prompt, settings) not in ALONE:
-                ALONE[prompt, settings] = await alone(exact_server, tokens, settings)
-            assert await answer(engine, tokens, settings) == ALONE[prompt, settings], (prompt, seed)
-        while name == "shipped chain" and not engine.figures.accepted:  # its memory may come after an answer
-            await answer(engine, tokens, settings)
+            tokens = tuple(chat_tokens(tokenizer, prompt))
+            settings = AnswerSettings(Sampling(temperature, seed=seed), max_tokens=TOKENS)
+            assert client.ask(tokens, settings).tokens == alone(exact_server, tokens, settings), (prompt, seed)
+        while name == "shipped chain" and not client.figures.accepted:  # its memory may come after an answer
+            client.ask(tokens, settings)
 
 
-async def test_another_seed_is_another_text(exact_server: str, tokenizer: Tokenizer) -> None:
-    async with talking(exact_server, "none") as engine:
-        texts = [
-            tuple(
-                await answer(engine, prompt_tokens(tokenizer, PROMPTS[1]), AnswerSettings(Sampling(1.0, seed=seed), 8))
-            )
-            for seed in (1, 2, 1)
-        ]
-    assert texts[0] == texts[2] != texts[1]
+def test_an_answer_takes_few_bytes_while_the_server_drafts(
+    runner: asyncio.Runner, exact_server: str, tokenizer: Tokenizer
+) -> None:
+    prompt, provisional = chat_tokens(tokenizer, "Explain to a child, in four long paragraphs, why the sky is blue."), 1
+    while provisional:  # a busy machine may lose its link, and then all rows come
+        with split_client(runner, exact_server, "as programs do") as client:
+            client.ask(prompt, LONG)
+            figures = client.figures
+        provisional = figures.provisional
+    assert figures.tokens == LONG.max_tokens
+    assert figures.accepted == 0  # this device drafted nothing
+    assert figures.memory_bytes > 4 * 324  # it could write alone
+    assert figures.down_bytes <= MOST_DOWN * LONG.max_tokens
+    assert figures.up_bytes <= MOST_UP * LONG.max_tokens
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(0.7, seed=3, top_p=0.95)], ids=["greedy", "sampled"])
+async def test_the_target_s_own_model_is_never_corrected(
+    exact_server: str, tokenizer: Tokenizer, sampling: Sampling
+) -> None:
+    settings = ClientSettings(server=exact_server, drafter="none", companion="default")
+    asked, prompt = AnswerSettings(sampling, max_tokens=60), tuple(chat_tokens(tokenizer, "Why is the sky blue?"))
+    shown: list[int] = []
+    written, wanted = 0, 30
+    async with connect([Server(exact_server, 10.0, 60.0)]) as link:
+        device = load_device(settings, await link.describe(), Progress())
+        assert device.drafting is not None
+        assert isinstance(device.drafting.new_drafter(), CompanionDrafter)
+        assert device.choice is not None
+        assert device.choice.name == COMPANION
+        engine = ClientEngine(link, device, int(device.target.files.config["vocab_size"]), Codec.INT4, WRITING)
+        async for event in engine.ask(prompt, asked):
+            assert not isinstance(event, Corrected)
+            if isinstance(event, Committed):
+                shown += event.tokens
+                if len(shown) >= 4 and not written:
+                    wanted = min(wanted, asked.max_tokens - len(shown) - 4)  # on a busy machine less may be left
+                    engine.go_offline()
+            elif isinstance(event, Provisional):
+                written += len(event.tokens)
+                if written == wanted:
+                    engine.go_online()
+            elif isinstance(event, Ended):
+                assert not event.provisional
+        await engine.close()
+    assert tuple(shown) == alone(exact_server, prompt, asked)
+    assert written >= wanted

@@ -177,6 +177,9 @@ def test_drafts_keep_to_the_form_as_soon_as_it_is_compiled() -> None:
     assert drafter.grow(EMPTY, sampling(5)).tokens[:3] == tuple(tokens_of("ear"))
     assert drafter.write(DraftTree.chain(tokens_of("e")), sampling(5)) == (tokens_of("a")[0], 1.0)
     assert len(drafter.grow(EMPTY, Sampling()).tokens) == 3  # the next answer has none
+    without_library = MoaDrafter(Flat, reads_memory=False, shape=GrowthShape(3, 8, 0.001))
+    without_library.restart(question)
+    assert without_library.grow(EMPTY, sampling(5)).tokens != ()
 
 
 class Reader(LookupDrafter):
