@@ -36,7 +36,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "testing": (("testing",), 832, 4),
     "kernels": (("kernels",), 2582, 18),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 688, 12),
-    "tests": (("tests",), 49349, 263),
+    "tests": (("tests",), 48646, 259),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
