@@ -15,19 +15,12 @@ from moa_client.drafting.settings import DraftingSettings
 from moa_server.engine.schedule import MOST_ROWS
 from moa_shared.errors import InternalError
 from moa_shared.programs.progress import make_progress
+from netsim.core.conditions import Conditions, DelaySpec
 
 from moa_bench.registry import ScaleEffort
 from moa_bench.report import table
 from moa_bench.suite import Result, SuiteRun
-from moa_bench.suites.scale.simulator import (
-    Costs,
-    ScriptedText,
-    SimulatedServer,
-    SimulatedUser,
-    VirtualTime,
-    by_chance,
-    delayed,
-)
+from moa_bench.suites.scale.simulator import Costs, ScriptedText, SimulatedServer, SimulatedUser, VirtualTime, by_chance
 
 OF_ALL = "all"
 CASES = (
@@ -138,24 +131,21 @@ def fit(world: World, way: Way) -> int:
 
 def serve(world: World, way: Way, users: int) -> float:
     few, of_all, costs = min(users, SIMULATED), world.values[-1], gpu_costs(world, users / min(users, SIMULATED))
-    return fmean(crowd_rates(few, way, of_all["acceptance"], of_all["one way ms"], costs, is_known=True))
+    return fmean(crowd_rates(few, way, of_all["acceptance"], of_all["one way ms"], costs))
 
 
-def crowd_rates(
-    users: int, way: Way, acceptance: float, one_way_ms: float, costs: Costs, *, is_known: bool = False
-) -> list[float]:
-    """Tokens a second of each user, in the steady state; `is_known`: the server has served such a load before."""
+def crowd_rates(users: int, way: Way, acceptance: float, one_way_ms: float, costs: Costs) -> list[float]:
+    """Tokens a second of each user, in the steady state, of a server that has served such a load before."""
     time = VirtualTime()
-    server = SimulatedServer(time, costs, measured=is_known)
-    if is_known:
-        server.learn_costs(users)
+    server = SimulatedServer(time, costs)
+    server.learn_costs(users)
     drafting = {"plain": None, "streamed": DraftingSettings("device"), "auto": DraftingSettings("auto")}[way]
     crowd = [
         SimulatedUser(
             time,
             server,
             ScriptedText(LONGEST, by_chance(acceptance, number)),
-            delayed(one_way_ms),
+            Conditions(delay=DelaySpec(one_way_ms)),
             drafting,
             seed=number,
             own_acceptance=acceptance if way == "auto" else None,

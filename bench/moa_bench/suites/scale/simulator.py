@@ -28,7 +28,7 @@ from moa_shared.protocol.messages import Ack, AnswerSettings, Draft, Verdict
 from moa_shared.protocol.protobuf_messages import DraftFrames, VerdictFrames
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
-from netsim.core.conditions import Conditions, ConditionSchedule, DelaySpec
+from netsim.core.conditions import Conditions, ConditionSchedule
 from netsim.core.link import Direction, LinkModel, Release
 
 PACKET_HEADER_BYTES = 52  # of TCP and IP, as netsim's stream proxy counts
@@ -51,17 +51,7 @@ class Costs:
 
     forward_ms: Callable[[float, float], float]
     own_draft_ms: Callable[[float], float]
-    draft_ms: float = 5.0
-
-    @classmethod
-    def of_rows(cls, plain_ms: float = 49.85, rows: RowShares | None = None, draft_ms: float = 5.0) -> "Costs":
-        """Of a forward whose rows add shares of a plain step; usually the default target's, by torch in bf16."""
-        shares = rows or RowShares.straight(0.85 / 49.85)
-        return cls(
-            lambda nodes, answers: plain_ms * (1 + shares.of(nodes + answers - 1)),
-            lambda answers: draft_ms * answers,
-            draft_ms,
-        )
+    draft_ms: float
 
 
 class VirtualTime:
@@ -119,7 +109,6 @@ class ScriptedDrafter:
     after: Callable[[float, Callable[[], None]], object]  # calls a function in so many milliseconds
     post: Callable[[DraftExtended], None]  # takes results
     busy: bool = False
-    drafted_nodes: int = 0
 
     def begin_growth(self, step: DraftStep, sampling: Sampling) -> None:
         self.busy = True
@@ -127,14 +116,8 @@ class ScriptedDrafter:
 
     def _end_step(self, step: DraftStep) -> None:
         self.busy = False
-        self.drafted_nodes += 1
         token = self.guess(step.committed, step.draft.tokens)
         self.post(DraftExtended(step, Growth((token,), (len(step.draft) - 1,)), self.draft_ms))
-
-
-def delayed(mean_ms: float, deviation_ms: float = 0.0) -> Conditions:
-    """A link with only this one-way delay, drawn again for each frame."""
-    return Conditions(delay=DelaySpec(mean_ms, deviation_ms))
 
 
 class SimulatedUser:
@@ -246,17 +229,15 @@ def rows_of(parts: Sequence[Part]) -> int:
 class SimulatedServer:
     """A server that steps whenever it can: one forward at a time, and in it what the engine would plan.
 
-    `measured`: the server has measured plain steps and rows when it started, as the real one does.
+    As the real one it has measured plain steps and rows when it started.
     """
 
-    def __init__(self, time: VirtualTime, costs: Costs, *, measured: bool = False) -> None:
+    def __init__(self, time: VirtualTime, costs: Costs) -> None:
         self.costs = costs
         self.forwards = self.accepted = 0
-        self._schedule: Schedule[SimulatedUser] = Schedule()
-        if measured:
-            plain_ms = costs.forward_ms(0, 1)
-            times = [(rows, costs.forward_ms(rows - 1, 1)) for rows in MEASURED_ROWS]
-            self._schedule = Schedule(RowShares.of_times(plain_ms, times), plain_ms)
+        plain_ms = costs.forward_ms(0, 1)
+        times = [(rows, costs.forward_ms(rows - 1, 1)) for rows in MEASURED_ROWS]
+        self._schedule = Schedule[SimulatedUser](RowShares.of_times(plain_ms, times), plain_ms)
         self._time = time
         self._busy = False
 
@@ -348,42 +329,3 @@ def _guess(user: SimulatedUser, acceptance: float, rule: GrowthRule) -> tuple[Dr
         reach *= acceptance
         chances.append(reach)
     return DraftTree.chain(tokens).pick(rule.choose(chances)), len(tokens)
-
-
-@dataclass(frozen=True, slots=True)
-class SimulatedAnswer:
-    arrivals_ms: tuple[float, ...]  # of each token at the client
-    forwards: int
-    accepted: int
-    up_bytes: int
-
-    @property
-    def tokens_per_s(self) -> float:
-        """Tokens per second after the first token."""
-        return 1e3 * (len(self.arrivals_ms) - 1) / (self.arrivals_ms[-1] - self.arrivals_ms[0])
-
-
-def simulate(
-    acceptance: float | Callable[[int], bool],
-    link: Conditions,
-    *,
-    tokens: int = 1000,
-    seed: int = 0,
-    costs: Costs | None = None,
-    drafting: DraftingSettings | None = None,
-) -> SimulatedAnswer:
-    """One answer.
-
-    Args:
-        acceptance: of the drafter, a token; or whether it is right about the answer's token of that number.
-        drafting: how the client drafts; None: not at all.
-    """
-    time = VirtualTime()
-    server = SimulatedServer(time, costs or Costs.of_rows(), measured=True)
-    text = ScriptedText(tokens, acceptance if callable(acceptance) else by_chance(acceptance, seed))
-    user = SimulatedUser(time, server, text, link, drafting, seed=seed)
-    user.ask(tokens)
-    time.run(lambda: not user.is_answering)
-    if list(user.conversation.answer) != text.tokens[len(PROMPT) : len(PROMPT) + tokens]:
-        raise InternalError("The simulated client got another text than the target wrote.")
-    return SimulatedAnswer(tuple(user.arrivals_ms), server.forwards, server.accepted, user.up_bytes)

@@ -1,7 +1,7 @@
 """The simulation: the aims of the protocol, many users of one server, users a GPU, and what was measured."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from statistics import fmean, mean, median
 from typing import Any
@@ -12,24 +12,70 @@ from moa_bench.harness.oracle import DRAFT_MS, ROUNDS, Script
 from moa_bench.registry import SCALE
 from moa_bench.report import checkout_root, read_folder
 from moa_bench.suite import SuiteRun
+from moa_bench.suites.scale import simulator
 from moa_bench.suites.scale.measure import World, all_worlds, crowd_rates, gpu_costs, measure, render, serve
-from moa_bench.suites.scale.simulator import Costs, delayed, simulate
+from moa_bench.suites.scale.simulator import PROMPT, Costs
 from moa_bench.suites.split.tables import PLAIN, STREAMED, SYNCHRONOUS
 from moa_client.drafting.settings import DraftingSettings
 from moa_server.drafting.forward_cost import RowShares
-from netsim.core.conditions import Conditions
+from netsim.core.conditions import Conditions, DelaySpec
 from netsim.core.link import Direction
 from netsim.profiles import parse
 
-LINKS = {
-    "rtt 0": Conditions(), "5g": delayed(10, 10), "4g": delayed(21, 19), "150 ms": delayed(75), "300 ms": delayed(150),
-}  # fmt: skip
+DELAYS = {"rtt 0": (0, 0), "5g": (10, 10), "4g": (21, 19), "150 ms": (75, 0), "300 ms": (150, 0)}  # one way, in ms
+LINKS = {name: Conditions(delay=DelaySpec(*delay)) for name, delay in DELAYS.items()}
 PLAIN_MS = 49.85
 DEVICE = DraftingSettings("device")
 SEEDS = range(3)
 TOKENS = 400
-CORE = Costs.of_rows(13.0, RowShares.straight(0.63 / 13.0))
 WORLD = all_worlds()[0]
+
+
+def costs_of(plain_ms: float, rows: RowShares) -> Costs:
+    """Of a forward whose rows add shares of a plain step."""
+    return Costs(
+        lambda nodes, answers: plain_ms * (1 + rows.of(nodes + answers - 1)),
+        lambda answers: DRAFT_MS * answers,
+        DRAFT_MS,
+    )
+
+
+CORE = costs_of(13.0, RowShares.straight(0.63 / 13.0))
+DEFAULT = costs_of(PLAIN_MS, RowShares.straight(0.85 / PLAIN_MS))  # the default target, by torch in bf16
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedAnswer:
+    arrivals_ms: Sequence[float]  # of each token at the client
+    forwards: int
+    accepted: int
+    up_bytes: int
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second after the first token."""
+        return 1e3 * (len(self.arrivals_ms) - 1) / (self.arrivals_ms[-1] - self.arrivals_ms[0])
+
+
+def simulate(
+    acceptance: float | Callable[[int], bool],
+    link: Conditions,
+    *,
+    tokens: int,
+    seed: int = 0,
+    costs: Costs = DEFAULT,
+    drafting: DraftingSettings | None = None,
+) -> SimulatedAnswer:
+    """`acceptance`: of the drafter, a token; or whether it is right about the answer's token of that number."""
+    time = simulator.VirtualTime()
+    server = simulator.SimulatedServer(time, costs)
+    right = acceptance if callable(acceptance) else simulator.by_chance(acceptance, seed)
+    text = simulator.ScriptedText(tokens, right)
+    user = simulator.SimulatedUser(time, server, text, link, drafting, seed=seed)
+    user.ask(tokens)
+    time.run(lambda: not user.is_answering)
+    assert list(user.conversation.answer) == text.tokens[len(PROMPT) : len(PROMPT) + tokens]
+    return SimulatedAnswer(user.arrivals_ms, server.forwards, server.accepted, user.up_bytes)
 
 
 @cache
@@ -111,7 +157,7 @@ def error_of(rounds: Sequence[Mapping[str, Any]], result: Mapping[str, Any], lin
     conditions = parse(document, link).conditions(Direction.UP)
     drafter, _, way = method.rpartition(": ")
     script, step_ms = Script((), float(drafter.partition(", ")[2]), 0, 1), result["costs"]["step_ms"]
-    costs = Costs.of_rows(step_ms, RowShares.of_times(step_ms, result["costs"]["times"]), DRAFT_MS)
+    costs = costs_of(step_ms, RowShares.of_times(step_ms, result["costs"]["times"]))
 
     def simulated(each: Mapping[str, Any], drafting: DraftingSettings | None) -> float:
         return simulate(
