@@ -1,6 +1,6 @@
 """Memory, training form and whole decoding runs: as in the authors' code, to the same number of target calls."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree, longest_path
 from moa_training.objective.blocks import Blocks
 from moa_training.objective.moa import TrainingDrafter
-from moa_training.objective.objective import Prediction, feature_losses
+from moa_training.objective.objective import Prediction, Turn, feature_losses, run_layer
 from moa_training.settings import LossSettings
 from moa_training.teacher.teacher import Activations
 
@@ -67,6 +67,20 @@ CASES = [f"n0_{name}" for name in ("stair_all", "stair_none", "mixed", "plain")]
 ]
 
 
+class AuthorsDrafter(TrainingDrafter):
+    """The true state replaces the prediction at block starts, and the reused layers run causally over both."""
+
+    def run_reused(
+        self, layers: Sequence[Any], x: torch.Tensor, target: Activations, blocks: Blocks, turn: Turn
+    ) -> torch.Tensor:
+        assert target.state is not None
+        x = torch.where(blocks.is_start[..., None], target.state, x)
+        causal = torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).tril()
+        for layer in layers:
+            x = run_layer(layer, x, causal[None], turn)
+        return x
+
+
 class Case:
     """One recorded forward of the authors' training code, run with ours."""
 
@@ -81,9 +95,7 @@ class Case:
         model = reference.model().requires_grad_(False)
         checkpoint = reference.checkpoint(self.reused)
         layers = list(model.model.layers)
-        self.drafter = TrainingDrafter(
-            checkpoint.config, layers[len(layers) - self.reused :], model.model.norm, inject_true_state=True
-        )
+        self.drafter = AuthorsDrafter(checkpoint.config, layers[len(layers) - self.reused :], model.model.norm)
         self.drafter.load_state_dict(checkpoint.torch_tensors())
         every, staircase = self.record["every"], self.record["row_uses_staircase"]
         self.blocks = build_blocks(

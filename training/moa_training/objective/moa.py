@@ -12,7 +12,6 @@ import torch
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
 from moa_shared.drafter.kinds.torch_layers import TorchRotary, mean_over_layers
-from moa_shared.errors import InternalError
 from torch import nn
 from transformers.models.llama.modeling_llama import LlamaRMSNorm as RMSNorm
 
@@ -39,9 +38,7 @@ from moa_training.teacher.teacher import Activations, Teacher
 class TrainingDrafter(nn.Module):
     """The training form of a drafter, over the target's last N layers and its final norm, which are frozen.
 
-    `inject_true_state`: the authors' form for N > 0: the true state replaces the prediction at block starts and the
-    reused layers run causally over both. Otherwise exactly what inference computes: the target's own keys and values up
-    to the block start, predicted ones after it.
+    Exactly what inference computes: the target's own keys and values up to the block start, predicted ones after it.
     """
 
     # Share of tokens, evenly spaced from a random offset, whose memory rows carry gradients; others cost a third.
@@ -49,12 +46,7 @@ class TrainingDrafter(nn.Module):
     tokens_before: int = 0  # of the update's batch that other processes have, so that the spacing goes through all
 
     def __init__(
-        self,
-        config: DrafterConfig,
-        reused: Sequence[nn.Module] = (),
-        final_norm: nn.Module | None = None,
-        *,
-        inject_true_state: bool = False,
+        self, config: DrafterConfig, reused: Sequence[nn.Module] = (), final_norm: nn.Module | None = None
     ) -> None:
         super().__init__()
         self.config = config
@@ -75,7 +67,6 @@ class TrainingDrafter(nn.Module):
         self._memory_rotary = TorchRotary(head_dim, config.memory_rope)
         self._layer_rotary = TorchRotary(width // config.lsa_heads, config.memory_rope)
         self._frozen: tuple[list[Any], Any] = (list(reused), final_norm)  # not ours to train or to save
-        self._inject = inject_true_state
 
     def forward(self, target: Activations, blocks: Blocks) -> Prediction:
         """Predictions at every position of every row."""
@@ -94,8 +85,8 @@ class TrainingDrafter(nn.Module):
         if not self.config.reused_layers:
             feature = crossed if self.output_norm is None else self.output_norm(crossed)
             return Prediction(feature, None, self_out)
-        run = self._run_injected if self._inject else self._run_exact
-        feature = self._frozen[1](run(crossed, target, blocks, (cos, sin)))
+        layers, final_norm = self._frozen
+        feature = final_norm(self.run_reused(layers, crossed, target, blocks, (cos, sin)))
         return Prediction(feature, crossed, self_out)
 
     def _memory_of(self, target: Activations) -> torch.Tensor:
@@ -137,19 +128,10 @@ class TrainingDrafter(nn.Module):
         visible = torch.cat((blocks.memory_visible, blocks.behind), dim=-1)[:, None]
         return finish(layer, guessed, attend(heads_of(layer, own, "q", turn), keys, values, visible))
 
-    def _run_injected(self, x: torch.Tensor, target: Activations, blocks: Blocks, turn: Turn) -> torch.Tensor:
-        if target.state is None:
-            raise InternalError("A drafter that reuses layers was trained without the state that enters them.")
-        x = torch.where(blocks.is_start[..., None], target.state, x)
-        length = x.shape[1]
-        causal = torch.ones(length, length, dtype=torch.bool, device=x.device).tril()
-        for layer in self._frozen[0]:
-            x = run_layer(layer, x, causal[None], turn)
-        return x
-
-    def _run_exact(self, x: torch.Tensor, target: Activations, blocks: Blocks, turn: Turn) -> torch.Tensor:
-        first = target.kv.shape[2] - len(self._frozen[0])
-        return run_behind(self._frozen[0], x, target.kv[:, :, first:], blocks, turn)
+    def run_reused(
+        self, layers: Sequence[Any], x: torch.Tensor, target: Activations, blocks: Blocks, turn: Turn
+    ) -> torch.Tensor:
+        return run_behind(layers, x, target.kv[:, :, target.kv.shape[2] - len(layers) :], blocks, turn)
 
 
 def run_behind(layers: Sequence[Any], x: torch.Tensor, kv: torch.Tensor, blocks: Blocks, turn: Turn) -> torch.Tensor:

@@ -62,10 +62,10 @@ def make_checkpoint(reused_layers: int, *, ca: bool = True) -> Checkpoint:
     return Checkpoint(config, tensors, "")
 
 
-def make_drafter(reused_layers: int, *, inject: bool = False, ca: bool = True) -> TrainingDrafter:
+def make_drafter(reused_layers: int, *, ca: bool = True) -> TrainingDrafter:
     checkpoint = make_checkpoint(reused_layers, ca=ca)
     reused = list(MODEL.model.layers[4 - reused_layers :])
-    drafter = TrainingDrafter(checkpoint.config, reused, MODEL.model.norm, inject_true_state=inject)
+    drafter = TrainingDrafter(checkpoint.config, reused, MODEL.model.norm)
     drafter.load_state_dict(checkpoint.torch_tensors())
     return drafter
 
