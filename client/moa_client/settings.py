@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from moa_shared.errors import ConfigError
 from moa_shared.programs.addresses import is_host_port
-from moa_shared.programs.config import SettingsBase, setting
+from moa_shared.programs.config import SettingsBase, read_toml, setting
 from moa_shared.sampling.settings import LEAST_TEMPERATURE
 
 from moa_client.conversation.options import AnswerOptions
@@ -270,18 +270,12 @@ def kept_path() -> Path:
 
 def read_kept() -> str | None:
     """The choice, as --companion names it; empty: none is wished for; None: nobody has chosen."""
-    import tomllib
-
-    path = kept_path()
-    try:
-        companion = tomllib.loads(path.read_text(encoding="utf-8-sig")).get("companion")
-        if isinstance(companion, str):
-            return companion
-        raise ValueError("it must hold a text `companion`")
-    except FileNotFoundError:
+    path, hint = kept_path(), "Correct it, or delete the file."
+    if (document := read_toml(path, hint)) is None:
         return None
-    except (ValueError, OSError) as error:  # of TOML and UTF-8 too
-        raise ConfigError(f"{path} cannot be read: {error}.", hint="Correct it, or delete the file.") from None
+    if not isinstance(companion := document.get("companion"), str):
+        raise ConfigError(f"{path} must hold a text `companion`.", hint=hint)
+    return companion
 
 
 def write_kept(companion: str) -> None:

@@ -11,7 +11,6 @@ import json
 import re
 import ssl
 import stat
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 from moa_shared.errors import ConfigError, NotFoundError
 from moa_shared.programs.addresses import Invitation
 from moa_shared.programs.atomic import write_private
-from moa_shared.programs.config import read_value
+from moa_shared.programs.config import read_toml, read_value
 
 from moa_client.settings import LOCAL_SERVER, ClientSettings, check_address
 
@@ -139,14 +138,7 @@ def book_path() -> Path:
 def read_book(path: Path | None = None) -> ServerBook:
     """The list; empty if there is none yet."""
     path = path or book_path()
-    try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        return ServerBook()
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not TOML: {error}.", hint="Correct that line, or delete the file.") from None
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error.strerror or error}.", hint="") from None
+    document = read_toml(path, "Correct that line, or delete the file.") or {}
     tables, in_use = document.get("servers", {}), document.get("use", [])
     if not isinstance(tables, dict) or not isinstance(in_use, list) or document.keys() - {"servers", "use"}:
         raise ConfigError(

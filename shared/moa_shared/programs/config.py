@@ -286,17 +286,23 @@ def _absolute(path: Path, folder: Path) -> Path:
         raise ValueError("the current folder does not exist any more: give the whole path") from None
 
 
-def _read_section(path: Path, section: str) -> dict[str, Any]:
+def read_toml(path: Path, hint: str) -> dict[str, Any] | None:
+    """What a file holds; None: there is none. `hint`: on one that is not TOML."""
     import tomllib
 
     try:
-        document = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a mark
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin with a mark
     except FileNotFoundError:
-        raise NotFoundError(f"The configuration file {path} does not exist.") from None
+        return None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"The configuration file {path} is not TOML: {error}.", hint="Correct that line.") from None
+        raise ConfigError(f"{path} is not TOML: {error}.", hint=hint) from None
     except OSError as error:
-        raise ConfigError(f"The configuration file {path} cannot be read: {error.strerror}.", hint="") from None
+        raise ConfigError(f"{path} cannot be read: {error.strerror}.", hint="") from None
+
+
+def _read_section(path: Path, section: str) -> dict[str, Any]:
+    if (document := read_toml(path, "Correct that line.")) is None:
+        raise NotFoundError(f"The configuration file {path} does not exist.")
     table = document.get(section, {})
     if not isinstance(table, dict):
         raise ConfigError(f"[{section}] of {path} is not a table.", hint=f"Write [{section}] above its settings.")

@@ -57,7 +57,7 @@ def test_bad_values_name_their_source(flags: dict[str, object], environment: dic
 
 @pytest.mark.parametrize(("text", "message"), [
     (None, "The configuration file TMP/moa.toml does not exist. Check the name."),
-    ("[server\n", "The configuration file TMP/moa.toml is not TOML: "),
+    ("[server\n", "TMP/moa.toml is not TOML: "),
     ("server = 3\n", "[server] of TMP/moa.toml is not a table. Write [server] above its settings."),
     ("[server]\nprot = 3\n", "prot in [server] of TMP/moa.toml is not a setting. Did you mean port?"),
 ])  # fmt: skip
