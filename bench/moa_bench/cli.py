@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 from moa_shared.errors import ConfigError
-from moa_shared.programs.command_line import settings_options
+from moa_shared.programs.command_line import retired_command, settings_options
 from moa_shared.programs.config import settings_of
 from moa_shared.programs.entry import run_program
 
@@ -100,20 +100,10 @@ def report() -> None:
     click.echo(page)
 
 
-def retired_command(name: str, hint: str) -> click.Command:
-    def refuse(words: tuple[str, ...]) -> None:
-        raise ConfigError(f"Version 0.2.0 was the last with `moa-bench {name}`.", hint=hint)
-
-    anything = click.Argument(["words"], nargs=-1, type=click.UNPROCESSED)
-    return click.Command(
-        name, callback=refuse, params=[anything], hidden=True, context_settings={"ignore_unknown_options": True}
-    )
-
-
 for suite in registry.SUITES:
     cli.add_command(suite_command(suite))
 for name, hint in registry.RETIRED.items():
-    cli.add_command(retired_command(name, hint))
+    retired_command(cli, name, hint)
 
 
 def main() -> None:

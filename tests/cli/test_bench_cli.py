@@ -51,7 +51,7 @@ def measure(tmp_path: Path) -> Measure:
     ("split --shape 135m --acceptance 1.5", 2, "--acceptance is ('1.5',): expected at most 1."),
     ("capacity --prompt-tokens 90 50", 2, "Prompts of 90 to 50 tokens do not exist."),
     ("engine --format=q8_0", 2, "--format is not a setting any more. Measure with that one."),
-    ("soak --quick", 2, "Version 0.2.0 was the last with `moa-bench soak`. Measure with that one."),
+    ("soak --quick", 2, "soak is not a command any more: moa 0.2.0 was the last that had it. Measure with that one."),
     ("split --acceptance 0.5", 2, "--acceptance needs --shape, or another --model."),
     ("cut --level bf16 --questions any.jsonl", 2, "leave --questions or --level out."),
     ("capacity --shape 1b --model any", 2, "leave --model out."),
