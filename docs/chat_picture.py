@@ -87,17 +87,8 @@ def drawn(cast: Path) -> str:
     columns = json.loads(cast.read_text().split("\n", 1)[0])["width"]
     width, height = 24 + WIDTH * columns, 24 + HEIGHT * rows
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height}" width="{width:.0f}">'
-    return (
-        "\n".join(
-            [
-                head,
-                '<rect width="100%" height="100%" rx="8" fill="#1b1d21"/>',
-                *texts,
-                f"<style>{' '.join(frames)}</style>",
-            ]
-        )
-        + "</svg>\n"
-    )
+    ground = '<rect width="100%" height="100%" rx="8" fill="#1b1d21"/>'
+    return "\n".join([head, ground, *texts, f"<style>{' '.join(frames)}</style></svg>\n"])
 
 
 def main() -> None:

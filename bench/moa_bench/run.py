@@ -20,7 +20,7 @@ from moa_shared.programs.progress import make_progress
 
 from moa_bench.machine import gather_facts, large_page_shares, note_large_pages, split_cores
 from moa_bench.report import checkout_root, to_json, write_text
-from moa_bench.suite import JsonObject, Keep, Result, Suite, SuiteInputs, SuiteRun
+from moa_bench.suite import Keep, Result, Suite, SuiteInputs, SuiteRun
 
 _HEADER = ""  # the key of the header
 
@@ -37,7 +37,7 @@ class RunJournal:
         self.path = path
         self.outdated: list[str] = []
         self._asked: set[str] = set()
-        wanted: JsonObject = json.loads(json.dumps(dict(header)))
+        wanted: Result = json.loads(json.dumps(dict(header)))
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._open()
@@ -63,7 +63,7 @@ class RunJournal:
                 hint="Make its folder one that you may write, or start again with another --out.",
             ) from error
 
-    def keep(self, key: str, measure: Callable[[], JsonObject]) -> JsonObject:
+    def keep(self, key: str, measure: Callable[[], Result]) -> Result:
         """What was measured under `key`, as JSON has it; calls `measure` only if the journal has it not."""
         if key in self._asked:
             raise InternalError(f"The suite names two cells {key!r}.")
@@ -90,13 +90,13 @@ class RunJournal:
         self._database.executescript("PRAGMA locking_mode = EXCLUSIVE; BEGIN EXCLUSIVE; COMMIT;")
         self._database.execute("CREATE TABLE IF NOT EXISTS cells (key TEXT PRIMARY KEY, measured TEXT)")
 
-    def _read(self, key: str) -> JsonObject:
+    def _read(self, key: str) -> Result:
         """A cell; empty: there is none."""
         row = self._database.execute("SELECT measured FROM cells WHERE key = ?", (key,)).fetchone()
-        found: JsonObject = {} if row is None else json.loads(row[0])
+        found: Result = {} if row is None else json.loads(row[0])
         return found
 
-    def _write(self, key: str, measured: JsonObject) -> None:
+    def _write(self, key: str, measured: Result) -> None:
         self._database.execute("INSERT INTO cells VALUES (?, ?)", (key, json.dumps(measured)))
 
 

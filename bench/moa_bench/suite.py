@@ -21,8 +21,7 @@ Effort = TypeVar("Effort")
 Options = TypeVar("Options", bound=SettingsBase)
 Result = dict[str, Any]
 Cores = set[int] | None
-JsonObject = dict[str, Any]
-Keep = Callable[[str, Callable[[], JsonObject]], JsonObject]
+Keep = Callable[[str, Callable[[], Result]], Result]
 """keep(key, measure): what was measured under this key; measured only if the run's journal has it not."""
 
 

@@ -102,7 +102,8 @@ def draw_queue(axes: Any, run: RunData) -> None:
     longest = LEAST_MS
     for direction, packets in run.released.items():
         if len(packets):
-            picked = packets[_thin(len(packets))]
+            # No more points than a screen is wide.
+            picked = packets[np.unique(np.linspace(0, len(packets) - 1, min(len(packets), 3000)).astype(int))]
             axes.plot(picked[:, 0], picked[:, 3], ".", markersize=2, color=COLOURS[direction], label=f"{direction}")
             longest = max(longest, float(packets[:, 3].max()))
     axes.set(ylabel="ms", title="Delay in the queue")
@@ -132,11 +133,6 @@ def draw_losses(axes: Any, run: RunData) -> None:
 def _say_empty(axes: Any, text: str) -> None:
     axes.text(0.5, 0.5, text, ha="center", transform=axes.transAxes)
     axes.set_yticks([])
-
-
-def _thin(count: int) -> Any:
-    """Places of no more points than a screen is wide."""
-    return np.unique(np.linspace(0, count - 1, min(count, 3000)).astype(int))
 
 
 def _add_time(axes: Any, run: RunData) -> None:

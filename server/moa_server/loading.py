@@ -22,7 +22,6 @@ from moa_shared.drafter.checkpoint import (
 from moa_shared.drafter.companion import fitting_companions
 from moa_shared.drafter.kinds.weights import TargetParts
 from moa_shared.drafter.published import find_drafter
-from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.drafting.estimates import DrafterTrial
 from moa_shared.drafting.guesses import NgramTable
 from moa_shared.errors import CheckpointError, ConfigError, MoaError
@@ -332,7 +331,7 @@ def with_drafters(
             states()
         config = checkpoint.config
         own = OwnDrafter(
-            partial(_new_state, states),
+            lambda states=states: states()(),  # type: ignore[misc]
             config.token_bytes,
             ngrams,
             (trials or {}).get(checkpoint.fingerprint) or DrafterTrial(),
@@ -372,7 +371,3 @@ def _load_states(checkpoint: Checkpoint, files: ModelFiles, context: int) -> New
     states = checkpoint.states(reader, OWN_WEIGHTS, parts=TargetParts(reader, context=context))
     reader.drop_pages()
     return states
-
-
-def _new_state(states: Callable[[], NewDrafter]) -> ConversationDrafter:
-    return states()()

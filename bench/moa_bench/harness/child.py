@@ -73,7 +73,6 @@ def running_server(
     *,
     level: str = INT8,
     drafter: str = "default",
-    flags: Sequence[str] = (),
     port: int = 0,
     cores: set[int] | None = None,
 ) -> AbstractContextManager[Child]:
@@ -86,7 +85,7 @@ def running_server(
         "serve", model, "--config", os.devnull, "--port", str(port), "--threads", "1",
         "--execution", level, "--drafter", drafter,
         "--log-level", "warning", "--grace-seconds", "1", "--allow-ignore-end-of-text",
-        "--share-prefixes", "off", "--peer-requests-per-minute", "0", *flags,
+        "--share-prefixes", "off", "--peer-requests-per-minute", "0",
     ]  # fmt: skip
     return running("moa_server.cli", arguments, cores=cores)
 

@@ -69,20 +69,11 @@ class OracleDrafter:
 
     most_depth = None
 
-    def __init__(
-        self,
-        script: Script,
-        step_ms: float = 0.0,
-        *,
-        clock: Callable[[], float] = time.perf_counter,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, script: Script, step_ms: float = 0.0) -> None:
         self.script = script
         self.tokens: list[int] = []
         self.steps = 0
         self._step_s = step_ms / 1e3
-        self._clock = clock
-        self._sleep = sleep
         near = {(token + beside) % script.vocab_size for token in script.tokens for beside in range(GUESSED)}
         # What its script can guess: to rank a whole vocabulary would take as long as its step (13 ms of Gemma's).
         self.token_ids = np.array(sorted(near | {0}), np.int64)
@@ -146,7 +137,7 @@ class OracleDrafter:
         return self._step(list(zip(self._nodes.depths, self._on_text, strict=True))[known:])
 
     def _step(self, rows: Sequence[tuple[int, bool]]) -> Rows:
-        ready = self._clock() + self._step_s
+        ready = time.perf_counter() + self._step_s
         self.steps += 1
         logits = np.zeros((len(rows), len(self.token_ids)), dtype=np.float32)
         for row, (depth, on_text) in enumerate(rows):
@@ -154,8 +145,8 @@ class OracleDrafter:
             other = (1 - sum(guesses.values())) / max(1, len(self.token_ids) - len(guesses))
             for token, chance in guesses.items():
                 logits[row, self._columns[token]] = min(_SURE, math.log(chance / other)) if other > 0 else _SURE
-        if (left := ready - self._clock()) > 0:
-            self._sleep(left)
+        if (left := ready - time.perf_counter()) > 0:
+            time.sleep(left)
         return logits
 
 

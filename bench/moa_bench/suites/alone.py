@@ -33,13 +33,12 @@ def measure(effort: AloneEffort, run: SuiteRun) -> Result:
         temperature=effort.temperature,
     )
 
-    def evaluated(checkpoint: str) -> Result:
-        found: Result = evaluate(checkpoint, run.questions, options, make_progress())
-        return found
-
     named = SHIPPED | {name: str(path) for name, path in run.drafters.items()}
     with on_cores(run.server_cores):
-        evaluations = {name: run.keep(name, partial(evaluated, checkpoint)) for name, checkpoint in named.items()}
+        evaluations = {
+            name: run.keep(name, partial(evaluate, checkpoint, run.questions, options, make_progress()))
+            for name, checkpoint in named.items()
+        }
     return {"target": next(iter(evaluations.values()))["target"], "evaluations": evaluations}
 
 

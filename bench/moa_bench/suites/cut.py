@@ -212,10 +212,10 @@ def measure(effort: CutEffort, run: SuiteRun) -> Result:
         running = stack.enter_context(linked(chosen, address, seed=effort.seed, cores=run.own_cores))
         device = load_split_device(runner, ClientSettings(server=address, model=run.model, drafter=drafter))
 
-        def connect(address: str, script: Script) -> SplitClient:
+        def connect(script: Script) -> SplitClient:
             """A client with an oracle that plays a script; memory comes as for the real drafter."""
             playing = with_oracle(device, script, ORACLE_DRAFT_MS)
-            return SplitClient(runner, address, playing, silence_s=SILENCE_S)
+            return SplitClient(runner, running.address, playing, silence_s=SILENCE_S)
 
         settings = AnswerSettings(max_tokens=effort.answer_tokens, ignore_end_of_text=True)
         stage = _Stage(running, server, connect, prompts, settings, int(files.config["vocab_size"]))
@@ -249,7 +249,7 @@ class _Stage:
 
     link: RunningLink
     server: MortalServer
-    connect: Callable[[str, Script], SplitClient]
+    connect: Callable[[Script], SplitClient]
     prompts: Sequence[Sequence[int]]
     settings: AnswerSettings
     vocab_size: int
@@ -260,7 +260,8 @@ class _Stage:
 
     def disturbed(self, plan: deque[Planned], prompt: int, text: Sequence[int]) -> list[Incident]:
         self.server.was_killed = False
-        client = self.connect(self.link.address, self._script(prompt, text, prompt + len(plan)))
+        whole, seed = (*self.prompts[prompt], *text), prompt + len(plan)
+        client = self.connect(Script(whole, ORACLE_ACCEPTANCE, seed, self.vocab_size, is_sure=True))
         over = threading.Event()
         struck: list[InjectedIncident] = []
         striking = threading.Thread(target=self._strike_on, args=(plan, over, struck))
@@ -275,9 +276,6 @@ class _Stage:
         missed = [one for one, incident in zip(struck, met, strict=True) if incident is None]
         plan.extend(Planned(one.kind, AGAIN_S, one.healed_s - one.at_s) for one in missed)  # with another answer
         return [incident for incident in met if incident is not None]
-
-    def _script(self, prompt: int, text: Sequence[int], seed: int) -> Script:
-        return Script((*self.prompts[prompt], *text), ORACLE_ACCEPTANCE, seed, self.vocab_size, is_sure=True)
 
     def _ask(self, client: SplitClient, prompt: int, text: Sequence[int]) -> Judge:
         try:

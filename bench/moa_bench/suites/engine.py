@@ -78,9 +78,6 @@ class Worker:
 @click.option("--level", type=click.Choice(LEVELS), required=True)
 def main(model: str, level: str) -> None:
     """A subject of `moa-bench engine`, not for use."""
-    from moa_shared.models import resolve
-    from moa_shared.programs.progress import Progress
-
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)  # logs and whatever else is printed go to standard error
     execution = load_level(resolve(model), level, Progress())
@@ -157,7 +154,8 @@ def step_bytes(files: ModelFiles) -> tuple[int, int]:
     """
     reader = WeightReader(files)
     read = [name for name in reader.names() if name not in (EMBEDDINGS, HEAD, LAYER_EMBEDDINGS)]
-    weights = sum(map(reader.stored_bytes, [*read, HEAD])) - idle_experts_nbytes(files)
+    idle = idle_share(files.config) * sum(reader.stored_bytes(name) for name in read if is_of_expert(name))
+    weights = sum(map(reader.stored_bytes, [*read, HEAD])) - int(idle)
     return weights, sum(heads.nbytes(F16) for heads in cached_heads(files.config))
 
 
@@ -244,12 +242,3 @@ def _limits(result: Mapping[str, Any]) -> str:
         f"{limits[0]['context']} tokens. One core reads {limits[0]['gb_s']:1} GB/s.\n\n"
     )
     return note + table_of(LIMITS, pairs)
-
-
-def idle_experts_nbytes(files: ModelFiles) -> int:
-    """Bytes of a model's file that a step of one row does not read; 0: it has no experts."""
-    share = idle_share(files.config)
-    if not share:
-        return 0
-    reader = WeightReader(files)
-    return int(share * sum(reader.stored_bytes(name) for name in reader.names() if is_of_expert(name)))

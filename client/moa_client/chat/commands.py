@@ -60,11 +60,6 @@ HELP_END = (
 NOTHING_ASKED = "Nothing was asked yet."
 
 
-def help_text() -> str:
-    """What /help says: a line for each command and each paragraph, which terminals wrap."""
-    return "\n".join([*(f"{usage:20}{text}" for usage, text in TABLE.items()), *HELP_END])
-
-
 def nearest(name: str, known: Iterable[str], mark: str = "") -> str:
     """Suggests what may have been meant, as a sentence; empty if nothing is close."""
     near = get_close_matches(name, list(known), 1, cutoff=0.7)
@@ -208,7 +203,8 @@ class CommandHandler:
         await self._set(f"system {rest}")
 
     async def _help(self, rest: str) -> None:
-        self._chat.say(help_text())
+        # A line for each command and each paragraph, which terminals wrap.
+        self._chat.say("\n".join([*(f"{usage:20}{text}" for usage, text in TABLE.items()), *HELP_END]))
 
     async def _model(self, rest: str) -> None:
         self._chat.conversation.choose_model(rest or None)

@@ -258,7 +258,7 @@ def facts_words(facts: ConversationFacts) -> str:
 
 def cost_line(figures: Figures) -> str:
     """What a reader wants to know, the most important first, on one line."""
-    text = _tokens(figures.tokens + figures.undecided)
+    text = counted(figures.tokens + figures.undecided, "token")
     if figures.seconds:
         text += f" in {_time(figures.seconds)}"
         text += f" ({figures.tokens_per_second:.{0 if figures.tokens_per_second >= 10 else 1}f} tokens/s)"
@@ -303,12 +303,9 @@ def down_words(down_bytes: int, memory_bytes: int) -> str:
 def standalone_words(written: int, kept: int, undecided: int = 0) -> str:
     """How much was written without a server, and how much of it was right."""
     if undecided == written:
-        return f"standalone {_tokens(written)}, not checked yet"
-    return f"standalone {_tokens(written)}, {kept} kept{f', {undecided} not checked yet' if undecided else ''}"
-
-
-def _tokens(count: int) -> str:
-    return "1 token" if count == 1 else f"{count} tokens"
+        return f"standalone {counted(written, 'token')}, not checked yet"
+    rest = f", {undecided} not checked yet" if undecided else ""
+    return f"standalone {counted(written, 'token')}, {kept} kept{rest}"
 
 
 def _time(seconds: float) -> str:

@@ -12,14 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
-from moa_client.chat.messages import (
-    FIRST_CUT_WORDS,
-    NOT_SERVED,
-    UNSURE_WORDS,
-    changed_words,
-    event_words,
-    settled_words,
-)
+from moa_client.chat import messages
 from moa_client.chat.screen import Block, Screen
 from moa_client.chat.views import View, Write
 from moa_client.conversation import events
@@ -67,16 +60,17 @@ class TerminalPage(View):
     def show(self, update: Update, text: AnswerText) -> None:
         event, shown = update.event, self.folding.shown(text)
         if isinstance(event, events.CallEvent):
-            self._say(event_words(event))
+            self._say(messages.event_words(event))
         elif isinstance(event, events.LinkChanged):
-            self._reason = event.reason if event.state in NOT_SERVED else ""
-        elif not isinstance(event, events.HeldBack) and (words := event_words(event)):
+            self._reason = event.reason if event.state in messages.NOT_SERVED else ""
+        elif not isinstance(event, events.HeldBack) and (words := messages.event_words(event)):
             self._notes.append(words)
         if self._live is None:
             return
         self._update(self._live, shown)
         is_unsure = shown.likely < len(shown.provisional)
-        for words, is_so in ((FIRST_CUT_WORDS, shown.provisional.strip()), (UNSURE_WORDS, is_unsure)):
+        notes = (messages.FIRST_CUT_WORDS, shown.provisional.strip()), (messages.UNSURE_WORDS, is_unsure)
+        for words, is_so in notes:
             if is_so and words not in self._told:
                 self._told.add(words)
                 self._notes.append(words)
@@ -118,9 +112,9 @@ class TerminalPage(View):
             before = "" if block is None else block.text
             self._close_earlier(text)
             if isinstance(event, events.Refused) or in_place:
-                self.screen.say(settled_words(event, shown))
+                self.screen.say(messages.settled_words(event, shown))
             else:
-                words, changed = changed_words(event, shown, before, shown.unseen)
+                words, changed = messages.changed_words(event, shown, before, shown.unseen)
                 self.screen.say(words, self._clock(), changed)
         self._paint()
 

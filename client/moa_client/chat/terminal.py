@@ -32,15 +32,13 @@ MOST_BYTES = 1 << 20  # of the questions of before, some thousand: older ones ar
 QUOTES = '"""'
 
 
-def key_bindings() -> KeyBindings:
-    """Alt-Enter inserts a new line; Enter sends."""
-    bindings = KeyBindings()
+BINDINGS = KeyBindings()
 
-    @bindings.add("escape", "enter")
-    def _(event: KeyPressEvent) -> None:
-        event.current_buffer.insert_text("\n")
 
-    return bindings
+@BINDINGS.add("escape", "enter")
+def insert_new_line(event: KeyPressEvent) -> None:
+    """By Alt-Enter; Enter sends."""
+    event.current_buffer.insert_text("\n")
 
 
 class CommandCompleter(Completer):
@@ -135,7 +133,7 @@ async def converse(chat: Chat, take_typed: Callable[[], str]) -> None:
     chat.greet()
     path = platformdirs.user_state_path("moa", appauthor=False) / "questions" if chat.settings.history else None
     session: PromptSession[str] = PromptSession(
-        key_bindings=key_bindings(),
+        key_bindings=BINDINGS,
         history=open_questions(path),
         completer=CommandCompleter(),
         complete_while_typing=False,

@@ -69,12 +69,9 @@ def chat(
 
 
 def _find_conversation(settings: ClientSettings, name: str) -> str:
-    from moa_client.history.store import HistoryStore  # a new chat starts without the database
+    from moa_client.commands.history import opened
 
     if not settings.history:
         raise ConfigError("Conversations are not kept here: --no-history.", hint="Leave out one of the two options.")
-    store = HistoryStore()
-    try:
+    with opened() as store:
         return store.find(name)
-    finally:
-        store.close()

@@ -34,7 +34,7 @@ def list_(limit: int, all_of_them: bool) -> None:
     """List conversations, the one last used first."""
     from moa_client.history.exports import list_table
 
-    with _opened() as store:
+    with opened() as store:
         every = store.list()
     found = every if all_of_them else every[:limit]
     if not found:
@@ -51,7 +51,7 @@ def show(name: str) -> None:
     """Print a conversation; text that no server has verified is marked."""
     from moa_client.history.exports import shown_conversation
 
-    with _opened() as store:
+    with opened() as store:
         write_output(shown_conversation(store.load(store.find(name))))
 
 
@@ -62,7 +62,7 @@ def export(name: str, form: str) -> None:
     """Print a conversation as Markdown, or all that is kept of it as JSON."""
     from moa_client.history.exports import as_json, markdown
 
-    with _opened() as store:
+    with opened() as store:
         stored = store.load(store.find(name))
     write_output(markdown(stored) if form == "markdown" else json.dumps(as_json(stored), indent=2) + "\n")
 
@@ -75,7 +75,7 @@ def delete(names: tuple[str, ...], all_of_them: bool, yes: bool) -> None:
     """Delete conversations for good."""
     if bool(names) is all_of_them:
         raise ConfigError("Which conversations are to be deleted?", hint="Give IDs, or --all.")
-    with _opened() as store:
+    with opened() as store:
         found = store.identifiers() if all_of_them else sorted({store.find(name) for name in names})
         responses = store.responses.count() if all_of_them else 0
         if not found and not responses:
@@ -101,7 +101,7 @@ def search(words: tuple[str, ...], limit: int) -> None:
     """Find questions and answers that have all WORDS, the newest first."""
     from moa_client.history.exports import shown_hit
 
-    with _opened() as store:
+    with opened() as store:
         hits = store.search(" ".join(words), limit)
     write_output("".join(map(shown_hit, hits)))
     if not hits:
@@ -109,7 +109,7 @@ def search(words: tuple[str, ...], limit: int) -> None:
 
 
 @contextmanager
-def _opened() -> Iterator[HistoryStore]:
+def opened() -> Iterator[HistoryStore]:
     from moa_client.history.store import HistoryStore
 
     store = HistoryStore()

@@ -17,19 +17,8 @@ from moa_shared.models.tokenizer import Tokenizer
 from moa_shared.protocol.messages import Finish
 from moa_shared.sampling.settings import TokenChances
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerDecoder, AnswerText, TextStream, Update
-from moa_client.conversation.events import (
-    AnswerEvent,
-    Committed,
-    Ended,
-    ExecutionChanged,
-    Failed,
-    LinkChanged,
-    LinkState,
-    Refused,
-    Settled,
-    SurfaceEvent,
-)
 from moa_client.endpoint.ask import ChatAsk, Prompt
 from moa_client.tools.answer_reader import AnswerSplit, CallPiece, Piece, joined
 from moa_client.tools.tool import call_id
@@ -137,9 +126,9 @@ class Answer:
 
     def apply(self, update: Update, now: float) -> None:
         event = update.event
-        if isinstance(event, LinkChanged):
+        if isinstance(event, events.LinkChanged):
             self.on_link(event.state, now)
-            if event.state is LinkState.WAITING and not self.text.committed:
+            if event.state is events.LinkState.WAITING and not self.text.committed:
                 limit = RateLimitError(event.reason, hint="Ask again when the time in Retry-After is over.")
                 limit.retry_after_ms = round(1e3 * event.wait_seconds)
                 self.fail(limit)  # a program that asks is told when to ask again, as it expects
@@ -148,20 +137,20 @@ class Answer:
         if update.answer:
             self._apply(event)
         match event:
-            case ExecutionChanged(level, fingerprint=fingerprint):
+            case events.ExecutionChanged(level, fingerprint=fingerprint):
                 self.level = level
                 if self.text.tokens:  # it is of more than one
                     fingerprint = f"fp_{sha256(f'{self.fingerprint} {fingerprint}'.encode()).hexdigest()[:12]}"
                 self.fingerprint = fingerprint
-            case Failed(error):
+            case events.Failed(error):
                 self.fail(error)
-            case Ended(finish, provisional=False) | Settled(finish=finish):
+            case events.Ended(finish, provisional=False) | events.Settled(finish=finish):
                 if finish in REASONS:
                     self.finish, self.is_verified = finish, True
                     self._end(REASONS[finish])
                 else:
                     self.fail(UnavailableError("The answer was stopped before its end.", hint="Ask again."))
-            case Refused(error=error):
+            case events.Refused(error=error):
                 self.give_up(error)
 
     def give_up(self, error: MoaError | None = None) -> None:
@@ -181,13 +170,13 @@ class Answer:
         if not self.is_over:
             self.failure = error
 
-    def _apply(self, event: SurfaceEvent) -> None:
-        if self.decoder is not None and isinstance(event, AnswerEvent):
+    def _apply(self, event: events.SurfaceEvent) -> None:
+        if self.decoder is not None and isinstance(event, events.AnswerEvent):
             self.decoder.take_event(event)
         else:
             self.text.apply(event)
         self._add(self._split.read(self.text.committed, self.text.tokens))
-        if self.told is not None and isinstance(event, Committed) and event.tokens:
+        if self.told is not None and isinstance(event, events.Committed) and event.tokens:
             if event.chances:
                 self.told.take(event.tokens, event.chances)
             else:
@@ -210,9 +199,9 @@ class Answer:
         self._add(self._split.finish(self.text.provisional))
         self.reason = "tool_calls" if self._has_calls and reason == "stop" else reason
 
-    def on_link(self, state: LinkState, now: float) -> None:
+    def on_link(self, state: events.LinkState, now: float) -> None:
         """The link is in this state, from the beginning on or since `now`."""
-        is_lost = state is LinkState.OFFLINE
+        is_lost = state is events.LinkState.OFFLINE
         if is_lost and self._lost_at is None:
             self._lost_at = now
         elif not is_lost and self._lost_at is not None:

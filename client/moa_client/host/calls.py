@@ -12,21 +12,9 @@ from dataclasses import replace
 from moa_shared.plain_text import marked_text
 from moa_shared.protocol.messages import Finish
 
+from moa_client.conversation import events
 from moa_client.conversation.answer_text import AnswerText
 from moa_client.conversation.conversation import Turn
-from moa_client.conversation.events import (
-    CallAnswered,
-    CallDecided,
-    CallsLeft,
-    CallWanted,
-    Continued,
-    Ended,
-    Event,
-    Failed,
-    Permission,
-    SurfaceEvent,
-    ToolsChanged,
-)
 from moa_client.conversation.options import AnswerOptions
 from moa_client.engine.engine import ClientEngine
 from moa_client.host.publisher import Publisher
@@ -49,7 +37,7 @@ class Calls:
         self._publisher = publisher
         self._box = box
         self._allowed: set[tuple[str, str]] = set()  # server and tool
-        self._waiting: dict[str, tuple[CallWanted, asyncio.Future[Permission]]] = {}
+        self._waiting: dict[str, tuple[events.CallWanted, asyncio.Future[events.Permission]]] = {}
         self._calling: asyncio.Task[list[AnsweredCall]] | None = None
 
     def turn_of(self, question: str, options: AnswerOptions) -> Turn:
@@ -60,12 +48,12 @@ class Calls:
         return bool(self._waiting)
 
     @property
-    def open_events(self) -> Sequence[SurfaceEvent]:
+    def open_events(self) -> Sequence[events.SurfaceEvent]:
         """What a surface that comes now must know: what is wrong with the tools, and which calls wait."""
         remarks = self._box.remarks if self._box is not None else ()
-        return [*map(ToolsChanged, remarks), *(wanted for wanted, _ in self._waiting.values())]
+        return [*map(events.ToolsChanged, remarks), *(wanted for wanted, _ in self._waiting.values())]
 
-    def permit(self, call: str, permission: Permission) -> None:
+    def permit(self, call: str, permission: events.Permission) -> None:
         """Says whether a call that waits may be run; nothing happens where none of this name waits."""
         if call in self._waiting and not (decided := self._waiting[call][1]).done():
             decided.set_result(permission)
@@ -83,24 +71,24 @@ class Calls:
             return ()
         return self._calls_of(text, text.finish)
 
-    def counted(self, event: Event, text: AnswerText) -> Event:
+    def counted(self, event: events.Event, text: AnswerText) -> events.Event:
         """An event of an answer; its end with the number of calls that follow."""
-        if not isinstance(event, Ended) or event.provisional:
+        if not isinstance(event, events.Ended) or event.provisional:
             return event
         return replace(event, calls=len(self._calls_of(text, event.finish)))
 
     def begin_again(self) -> None:
         """Tells that the newest answer goes on with its calls, which have no answer yet."""
         calls = len(self.newest())
-        self._publish(Continued(self._publisher.answers[-1].options))
-        self._publish(Ended(Finish.END_OF_TEXT, calls=calls))
+        self._publish(events.Continued(self._publisher.answers[-1].options))
+        self._publish(events.Ended(Finish.END_OF_TEXT, calls=calls))
         for wanted, _ in self._waiting.values():
             self._publish(wanted)
 
     def leave(self, reason: str) -> None:
         """Tells that calls of the newest answer, if it has some, stay without an answer."""
         if self.newest():
-            self._publish(CallsLeft(reason))
+            self._publish(events.CallsLeft(reason))
 
     async def answer(self) -> Sequence[AnsweredCall]:
         """The calls of the newest answer, answered; none: it has none, or the user has stopped them."""
@@ -118,16 +106,16 @@ class Calls:
             calling.cancel()
             await asyncio.gather(calling, return_exceptions=True)
             self._calling = None
-        self._publish(CallsLeft())
+        self._publish(events.CallsLeft())
         return ()
 
     async def _attend(self, calling: asyncio.Task[list[AnsweredCall]]) -> None:
         try:
-            async with aclosing(self.engine.attend(calling.done)) as events:
-                async for event in events:
+            async with aclosing(self.engine.attend(calling.done)) as updates:
+                async for event in updates:
                     self._publisher.on_engine_event(event)
         except Exception as error:  # noqa: BLE001 (the next answer opens the link again)
-            self._publisher.publish(Failed(told(error)))
+            self._publisher.publish(events.Failed(told(error)))
 
     async def _answer_all(self, box: ToolBox, calls: Sequence[ToolCall]) -> list[AnsweredCall]:
         """Answers one after another, each by the server whose tool it was when the conversation began."""
@@ -137,12 +125,12 @@ class Calls:
     async def _answer(self, box: ToolBox, call: ToolCall, tool: Tool) -> AnsweredCall:
         name, server = tool.listed or tool.name, box.server_of(call.name, tool.server)
         waits = bool(server) and (server, name) not in self._allowed
-        wanted = CallWanted(call.id, name, call.arguments, server, waits)
+        wanted = events.CallWanted(call.id, name, call.arguments, server, waits)
         self._publish(wanted)
-        permission = await self._permission(wanted) if waits else Permission.ONCE
-        if permission is Permission.ALWAYS:
+        permission = await self._permission(wanted) if waits else events.Permission.ONCE
+        if permission is events.Permission.ALWAYS:
             self._allowed.add((server, name))
-        if permission is Permission.DENIED:
+        if permission is events.Permission.DENIED:
             answered = AnsweredCall(call, DENIED_WORDS, is_error=True)
         else:
             answered = await box.run(call, tool.server)
@@ -150,17 +138,17 @@ class Calls:
             left_out = len(answered.content) - most
             cut = f"\n[Cut: {left_out:,} characters more.]" if left_out > 0 else ""
             answered = replace(answered, content=marked_text(answered.content[:most] + cut))
-        self._publish(CallAnswered(call.id, answered.content, answered.is_error))
+        self._publish(events.CallAnswered(call.id, answered.content, answered.is_error))
         return answered
 
-    async def _permission(self, wanted: CallWanted) -> Permission:
-        decided: asyncio.Future[Permission] = asyncio.get_running_loop().create_future()
+    async def _permission(self, wanted: events.CallWanted) -> events.Permission:
+        decided: asyncio.Future[events.Permission] = asyncio.get_running_loop().create_future()
         self._waiting[wanted.call] = wanted, decided
         try:
             permission = await decided
         finally:
             del self._waiting[wanted.call]
-        self._publish(CallDecided(wanted.call, permission))
+        self._publish(events.CallDecided(wanted.call, permission))
         return permission
 
     def _calls_of(self, text: AnswerText, finish: Finish) -> tuple[ToolCall, ...]:
@@ -170,5 +158,5 @@ class Calls:
         before = conversation.tokens[: len(conversation.tokens) - len(conversation.answer)]
         return self.turns.calls(before, conversation.answer, f"{text.options.seed}/{len(before)}/{text.number}")
 
-    def _publish(self, event: SurfaceEvent) -> None:
+    def _publish(self, event: events.SurfaceEvent) -> None:
         self._publisher.publish(event, len(self._publisher.answers))

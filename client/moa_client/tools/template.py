@@ -70,15 +70,13 @@ class ChatTemplate:
         return self._after(messages, CALL_MARK)
 
     def _after(self, messages: Messages, mark: str) -> list[int]:
-        whole = self._render_turn([{"role": "user", "content": "?"}, *messages])
+        turn = [*self._start, {"role": "user", "content": "?"}, *messages]
+        whole = self._render(turn, arguments=self._arguments)
         if mark not in whole:
             raise ModelSourceError(
                 "The target's chat template does not repeat earlier answers.", hint="Start a new conversation: /reset."
             )
         return self._encode(whole.split(mark, 1)[1])
-
-    def _render_turn(self, messages: Messages) -> str:
-        return self._render([*self._start, *messages], arguments=self._arguments)
 
     def whole(
         self, messages: Messages, arguments: Mapping[str, Any] | None = None, marks: Sequence[str] | None = None

@@ -255,7 +255,7 @@ class ConditionSchedule:
             done = t + bits / rate if rate > 0.0 else math.inf
             end = self.next_change(t)
             if self._holds:
-                end = min(end, self._next_hold(t))
+                end = min([end, *(a for a, b in self._holds if a > t and b > a)])
             if done <= end:
                 return done
             bits -= (end - t) * rate
@@ -326,6 +326,3 @@ class ConditionSchedule:
             if t < b:
                 t = b
         return t
-
-    def _next_hold(self, t: float) -> float:
-        return min((a for a, b in self._holds if a > t and b > a), default=math.inf)

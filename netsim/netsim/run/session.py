@@ -60,7 +60,6 @@ class Backend(Protocol):
         """Ends what is open and frees what was made; may be called twice."""
 
 
-MakeBackend = Callable[[Loop, RunRecorder], Backend]
 IDLE_STEP_S = 0.002  # how often waiting rows are written while nothing else is due
 SERVER_DEADLINE_S = 120.0  # a server may have a model to load
 

@@ -84,7 +84,6 @@ file_option = click.option(
 )  # fmt: skip
 server_config = config_option(ServerSettings, SECTION)
 limit = click.IntRange(min=1)
-LIMITS = [each.name for each in fields(CallerLimits)]
 
 
 @click.group()

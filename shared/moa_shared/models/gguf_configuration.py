@@ -16,7 +16,6 @@ from moa_shared.models.storage.gguf_header import GgufHeader
 from moa_shared.models.storage.gguf_keys import FACTOR_TENSORS, rope_parameters
 from moa_shared.sampling.settings import LEAST_TEMPERATURE, REPEAT_LAST_N
 
-Shapes = dict[str, tuple[int, ...]]
 _OUTSIDE = {
     "token_embd.weight": "model.embed_tokens.weight",
     "output_norm.weight": "model.norm.weight",

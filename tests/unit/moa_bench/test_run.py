@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from moa_bench.registry import CAPACITY, SUITES, choose_parts
 from moa_bench.run import RunJournal, run_suite
-from moa_bench.suite import JsonObject, Result, Suite, SuiteInputs, SuiteRun, with_given
+from moa_bench.suite import Result, Suite, SuiteInputs, SuiteRun, with_given
 from moa_shared.errors import ConfigError, ConflictError, InternalError
 
 from tests.support.messages import raises
@@ -93,7 +93,7 @@ KEYS = ("plain, round 0", "plain, round 1", "MoA, round 0")
 
 
 @contextmanager
-def opened(path: Path, header: JsonObject = HEADER, **options: Any) -> Iterator[RunJournal]:
+def opened(path: Path, header: Result = HEADER, **options: Any) -> Iterator[RunJournal]:
     journal = RunJournal(path, header, **options)
     try:
         yield journal
@@ -105,7 +105,7 @@ def measure_all(journal: RunJournal) -> list[str]:
     measured = []
     for number, key in enumerate(KEYS):
 
-        def measure(key: str = key, number: int = number) -> JsonObject:
+        def measure(key: str = key, number: int = number) -> Result:
             measured.append(key)
             return {"speed": (number, float("inf")), "text": "ü\n"}
 
@@ -114,7 +114,7 @@ def measure_all(journal: RunJournal) -> list[str]:
 
 
 def test_a_failed_cell_is_measured_again_and_what_was_before_is_kept(tmp_path: Path) -> None:
-    def fail() -> JsonObject:
+    def fail() -> Result:
         raise KeyboardInterrupt
 
     with opened(tmp_path / "j") as journal:

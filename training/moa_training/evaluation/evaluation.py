@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,7 @@ class Measuring:
         self, subject: Subject, name: str, files: ModelFiles, options: EvaluationOptions, sampling: Sampling
     ) -> None:
         self._subject, self._files, self._options, self._sampling = subject, files, options, sampling
+        self._answered = partial(answered, subject, files, sampling=sampling)
         self._writes = name != NONE
         self._decode = load_tokenizer(files).decode
         if name in (LOOKUP, NONE):
@@ -210,9 +212,6 @@ class Measuring:
                 measures.task = self._check_result(question, checking[1])
             measured.append(measures)
         return measured
-
-    def _answered(self, questions: Sequence[TaskQuestion], tokens: int) -> Iterator[tuple[TaskQuestion, list[int]]]:
-        return answered(self._subject, self._files, questions, tokens, self._sampling)
 
     def _add_standalone(self, prompt: Sequence[int], answer: Sequence[int], measures: QuestionMeasures) -> None:
         """Standalone quality after all cuts; of a drafter without any memory too."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy.typing as npt
 import torch
+from accelerate.utils import broadcast
 from moa_shared.drafter.checkpoint import DRAFTER_FILE, Checkpoint, load_checkpoint, save_checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa import ENCODER_TENSORS
@@ -83,8 +84,8 @@ class TrainingRun:
         self.position = Position(self.identity) if saved is None else saved[0]
         if saved is None and settings.drafter.warm_start and settings.start_from is None and not self.kept:
             self.objective.fit_inputs(self.drafter, self._sample)
-        start = {name: weight.detach().clone() for name, weight in self.drafter.named_parameters()}
-        start = self.processes.of_main(start)
+        # The main process's values: another machine may round otherwise.
+        start = {name: broadcast(weight.detach().clone()) for name, weight in self.drafter.named_parameters()}
         self.drafter.to(dtype)
         self.module = self.accelerator.prepare(self.drafter)
         self.masters = MasterWeights(self.drafter, settings.optimiser, start)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from accelerate.utils import broadcast, broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from moa_shared.errors import CheckpointError, ConfigError, DiskFullError, MismatchError
 from moa_shared.programs.atomic import whole_file
 from safetensors import SafetensorError, safe_open
@@ -181,10 +181,6 @@ class Processes:
         """What the main process reads: the others' machines need not have it."""
         found = [read() if self._accelerator.is_main_process else None]
         return broadcast_object_list(found)[0]  # type: ignore[no-any-return]
-
-    def of_main(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        """The main process's values of tensors that each has: another machine may round otherwise."""
-        return {name: broadcast(tensor) for name, tensor in tensors.items()}
 
     def require_same(self, identity: str) -> None:
         """Raises MismatchError, in each process, where one of them was started with other settings or data."""

@@ -39,7 +39,7 @@ from moa_bench.harness.questions import PACKAGED
 from moa_bench.harness.split_client import OWN_CONNECTION
 from moa_bench.harness.stage import Stage, staged
 from moa_bench.registry import KINDS, CapacityEffort
-from moa_bench.suite import JsonObject, Result, SuiteRun
+from moa_bench.suite import Result, SuiteRun
 from moa_bench.suites.capacity.tables import (
     Strategy,
     UserAnswer,
@@ -190,7 +190,7 @@ SETTLE_SECONDS = 0.5  # for the server to end what users broke off
 
 def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
     links = {rtt_ms: EmulatedLink(f"RTT {rtt_ms:g} ms", rtt_ms / 2) for rtt_ms in effort.rtts_ms}
-    cells: list[JsonObject] = []
+    cells: list[Result] = []
     with ExitStack() as stack:
         stage = stack.enter_context(staged(run.model, run.level, run.server_cores, run.own_cores))
         has_oracles = has_no_drafter(stage.files, {}) and effort.kinds == KINDS
@@ -203,7 +203,7 @@ def measure(effort: CapacityEffort, run: SuiteRun) -> Result:
             with linked(link, stage.server.address, seed=effort.seed, cores=run.own_cores) as running:
                 plan.address = running.address
                 for users in effort.users:
-                    met: list[list[JsonObject]] = [[] for _ in ways]
+                    met: list[list[Result]] = [[] for _ in ways]
                     for number in range(1, effort.rounds + 1):
                         for way, each in list(zip(ways, met, strict=True))[:: 1 if number % 2 else -1]:
                             measured = partial(plan.measure, users, way, rtt_ms)
@@ -230,7 +230,7 @@ class UsersPlan:
         answers, _ = await self._run(Strategy("plain"), len(self._questions), None)
         self._texts = {(answer.user, answer.question): answer.tokens for answer in answers}
 
-    def measure(self, users: int, way: Strategy, rtt_ms: float) -> JsonObject:
+    def measure(self, users: int, way: Strategy, rtt_ms: float) -> Result:
         return asdict(self._stage.runner.run(self._measure(users, way, rtt_ms)))
 
     async def _measure(self, users: int, way: Strategy, rtt_ms: float) -> UsersCell:

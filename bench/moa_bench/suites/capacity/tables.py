@@ -182,10 +182,10 @@ CELLS: tuple[Column, ...] = (
     ("round trip, ms", "{0.cell.rtt_ms:g}"),
     ("users", "{0.cell.users}"),
     ("tokens a second in all", "{0.met.tokens_per_s:.0f}"),
-    ("over plain's", "{0.over_plain}"),
-    ("of one user's", "{0.over_one}"),
+    ("over plain's", lambda row: _over(row.met.tokens_per_s, row.plain and row.plain.met.tokens_per_s)),
+    ("of one user's", lambda row: _over(row.met.tokens_per_s, row.first.users == 1 and row.first.met.tokens_per_s)),
     ("gap p95, ms", "{0.met.gap_p95_ms:.0f}"),
-    ("over plain's", "{0.gap_over_plain}"),
+    ("over plain's", lambda row: _over(row.met.gap_p95_ms, row.plain and row.plain.met.gap_p95_ms)),
     ("first token, ms", "{0.met.first_p50_ms:.0f}"),
     ("a user, tokens a second: median", "{0.met.median_tokens_per_s:.1f}"),
     ("slowest", "{0.met.slowest_tokens_per_s:.1f}"),
@@ -205,29 +205,17 @@ class CapacityRow:
     def met(self) -> UserStats:
         return self.cell.met
 
-    @property
-    def over_plain(self) -> str:
-        return _ratio(self.met.tokens_per_s, self.plain.met.tokens_per_s if self.plain is not None else 0.0)
 
-    @property
-    def over_one(self) -> str:
-        return _ratio(self.met.tokens_per_s, self.first.met.tokens_per_s if self.first.users == 1 else 0.0)
-
-    @property
-    def gap_over_plain(self) -> str:
-        return _ratio(self.met.gap_p95_ms, self.plain.met.gap_p95_ms if self.plain is not None else 0.0)
-
-
-def _ratio(value: float, base: float) -> str:
+def _over(value: float, base: float | None) -> str:
     return f"{value / base:.2f}" if base else ""
 
 
-def read_cell(cell: Mapping[str, Any]) -> UsersCell:
-    return UsersCell(**{**cell, "way": Strategy(**cell["way"]), "met": UserStats(**cell["met"])})
-
-
 def render(result: Mapping[str, Any]) -> str:
-    effort, cells = result["effort"], [read_cell(each) for each in result["cells"]]
+    effort = result["effort"]
+    cells = [
+        UsersCell(**{**cell, "way": Strategy(**cell["way"]), "met": UserStats(**cell["met"])})
+        for cell in result["cells"]
+    ]
     ways: dict[tuple[float, Strategy], list[UsersCell]] = {}
     for cell in cells:
         ways.setdefault((cell.rtt_ms, cell.way), []).append(cell)

@@ -219,7 +219,29 @@ def ask_round(
     """
 
     def ask(name: str, reference: Sequence[int] = ()) -> tuple[dict[str, Any], tuple[int, ...]]:
-        return _ask(connect[name], prompt, settings, server_cpu_s[name], reference)
+        """One answer over a connection that is open already: what it took, and its tokens."""
+        with closing(connect[name]()) as client:
+            client.ask(prompt[:1], AnswerSettings(max_tokens=1))  # opens what opens at the first call
+            server_s, own_s = server_cpu_s[name](), time.process_time()
+            answer = client.ask(prompt, settings)
+            own_s, server_s = time.process_time() - own_s, server_cpu_s[name]() - server_s
+        counted = client.figures if isinstance(client, SplitClient) else client
+        arrivals_s = dict.fromkeys(answer.arrivals_s)
+        took = {
+            "tokens": len(answer.tokens),
+            "first_ms": round(answer.first_ms, 3),
+            "seconds": round(answer.arrivals_s[-1], 5),
+            # Times between arrivals of text; tokens of one verdict arrive together.
+            "gaps_ms": [round(1e3 * (after - before), 2) for before, after in pairwise(arrivals_s)],
+            "forwards": client.figures.verdicts if isinstance(client, SplitClient) else len(answer.tokens),
+            "up": counted.up_bytes,
+            "down": counted.down_bytes,
+            "server_cpu_s": round(server_s, 4),
+            "own_cpu_s": round(own_s, 4),
+            "common": common_tokens(answer.tokens, reference),
+            "same": not reference or tuple(reference) == answer.tokens,
+        }
+        return took, answer.tokens
 
     plain, first = ask(PLAIN)
     taken = {PLAIN: [plain]}
@@ -230,35 +252,3 @@ def ask_round(
             taken[name] = [{"failure": str(error)}]
     taken[PLAIN].append(ask(PLAIN, first)[0])
     return {"prompt_tokens": len(prompt), "answers": taken}
-
-
-def _ask(
-    connect: Connect,
-    prompt: Sequence[int],
-    settings: AnswerSettings,
-    server_cpu_s: Callable[[], float],
-    reference: Sequence[int],
-) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """One answer over a connection that is open already: what it took, and its tokens."""
-    with closing(connect()) as client:
-        client.ask(prompt[:1], AnswerSettings(max_tokens=1))  # opens what opens at the first call
-        server_s, own_s = server_cpu_s(), time.process_time()
-        answer = client.ask(prompt, settings)
-        own_s, server_s = time.process_time() - own_s, server_cpu_s() - server_s
-    figures = client.figures if isinstance(client, SplitClient) else None
-    counted = client.figures if isinstance(client, SplitClient) else client
-    took = {
-        "tokens": len(answer.tokens),
-        "first_ms": round(answer.first_ms, 3),
-        "seconds": round(answer.arrivals_s[-1], 5),
-        # Times between arrivals of text; tokens of one verdict arrive together.
-        "gaps_ms": [round(1e3 * (after - before), 2) for before, after in pairwise(dict.fromkeys(answer.arrivals_s))],
-        "forwards": len(answer.tokens) if figures is None else figures.verdicts,
-        "up": counted.up_bytes,
-        "down": counted.down_bytes,
-        "server_cpu_s": round(server_s, 4),
-        "own_cpu_s": round(own_s, 4),
-        "common": common_tokens(answer.tokens, reference),
-        "same": not reference or tuple(reference) == answer.tokens,
-    }
-    return took, answer.tokens
