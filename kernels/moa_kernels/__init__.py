@@ -6,9 +6,20 @@ from moa_kernels.library import explain, guard, populate, set_threads, threads, 
 from moa_kernels.linear import Linear, cap, norm, peak
 from moa_kernels.rotary import Rotary
 from moa_kernels.tiles import PLAIN, Tiles, pack, tile_bytes, tile_count
-from moa_kernels.transformer.cache import Cache, Heads, Page, Segment
-from moa_kernels.transformer.layer import BesideNorms, Experts, Layer, LayerEmbedding, StackShape
+from moa_kernels.transformer.cache import Cache, Heads
+from moa_kernels.transformer.layer import (
+    BesideNorms,
+    DeltaNet,
+    Experts,
+    Layer,
+    LayerEmbedding,
+    SharedExpert,
+    StackShape,
+)
+from moa_kernels.transformer.pages import Page
+from moa_kernels.transformer.segment import Segment
 from moa_kernels.transformer.stack import Stack
+from moa_kernels.transformer.states import Snapshot, StateShape
 
 ARITHMETIC = 2  # raised when a change of the kernels gives other bits: texts of both are not to be mixed
 
@@ -26,6 +37,7 @@ __all__ = [
     "Q8_0",
     "BesideNorms",
     "Cache",
+    "DeltaNet",
     "Experts",
     "Heads",
     "KernelError",
@@ -36,8 +48,11 @@ __all__ = [
     "QuantisedMatrix",
     "Rotary",
     "Segment",
+    "SharedExpert",
+    "Snapshot",
     "Stack",
     "StackShape",
+    "StateShape",
     "Tiles",
     "cap",
     "explain",

@@ -91,6 +91,16 @@ class CHeads(ct.Structure):
     _fields_ = (("count", ct.c_int32), ("dim", ct.c_int32))
 
 
+class CDeltaNet(ct.Structure):
+    _fields_ = (
+        *((name, ct.c_int32) for name in ("heads", "key_heads", "key_dim", "value_dim", "taps", "tiled")),
+        *((name, ct.c_float) for name in ("eps", "beta_scale")),
+        *((name, ct.c_int64) for name in ("state", "left")),
+        *((name, ct.c_void_p) for name in ("convolution", "decay_rate", "time_bias", "norm")),
+        *((name, CLinear) for name in ("gate", "decay_beta")),
+    )
+
+
 class CLayer(ct.Structure):
     _fields_ = (
         *((name, ct.c_void_p) for name in ("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm")),
@@ -111,6 +121,9 @@ class CLayer(ct.Structure):
         ("embedding_out", CLinear),
         ("embedding_norm", ct.c_void_p),
         ("attention_embedding_norm", ct.c_void_p),
+        ("output_gate", ct.c_int32),
+        ("shared_gate", ct.c_void_p),
+        ("delta_net", ct.POINTER(CDeltaNet)),
     )
 
 
@@ -137,7 +150,10 @@ class CSegment(ct.Structure):
     _fields_ = (
         ("rows", ct.c_int32),
         ("first_slot", ct.c_int32),
-        *((name, ct.c_void_p) for name in ("pages", "seen", "tail_start", "tail")),
+        *((name, ct.c_void_p) for name in ("pages", "seen", "tail_start", "tail", "states", "left")),
+        ("left_size", ct.c_int64),
+        *((name, ct.c_int32) for name in ("drafted", "waiting", "known")),
+        *((name, ct.c_void_p) for name in ("earlier", "places", "parents")),
     )
 
 

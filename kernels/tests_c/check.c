@@ -221,7 +221,37 @@ typedef struct {
     int kind, hidden, inner, heads, kv_heads, head_dim, bias, head_norms, reads_memory, only_fills;
     int experts, chosen, weighs_all;  // experts: 0: none; else with sinks and clamped gates
     int differs;                      // the first layer has one key/value head of twice the size, whose keys are its values
+    int delta_net;                    // the first layer is one, the other has gated attention, and experts share an MLP
 } shape_t;
+
+// A gated delta net for a layer. It is read, and its state kept, by both sessions.
+static moa_delta_net_t *random_delta_net(const shape_t *shape) {
+    moa_delta_net_t *d = zeros(sizeof *d);
+    *d = (moa_delta_net_t){.heads = 6, .key_heads = 3, .key_dim = 32, .value_dim = 64, .taps = 4, .eps = 1e-5f, .beta_scale = 1.5f};
+    d->tiled = shape->experts > 0;
+    int channels = 2 * d->key_heads * d->key_dim + d->heads * d->value_dim;
+    d->convolution = random_floats((size_t)d->taps * channels, 1.f), d->norm = random_floats((size_t)d->value_dim, 1.f);
+    float *rate = random_floats((size_t)d->heads, 1.f);
+    for (int i = 0; i < d->heads; i++) rate[i] += 1.f;
+    d->decay_rate = rate, d->time_bias = random_floats((size_t)d->heads, 4.f);
+    d->gate = random_linear(shape->kind, d->heads * d->value_dim, shape->hidden, 0);
+    d->decay_beta = random_linear(MOA_FLOAT32, 2 * d->heads, shape->hidden, 0);
+    return d;
+}
+
+static size_t state_size(const moa_delta_net_t *d) {
+    return (size_t)d->heads * d->key_dim * d->value_dim + (size_t)(d->taps - 1) * (2 * d->key_heads * d->key_dim + d->heads * d->value_dim);
+}
+
+static int64_t left_size(const moa_delta_net_t *d) {
+    return d->heads + 3 * d->key_heads * d->key_dim + 2 * d->heads * d->value_dim;
+}
+
+static void free_delta_net(const moa_delta_net_t *d) {
+    if (!d) return;
+    free_linear(d->gate), free_linear(d->decay_beta), free((void *)d->convolution), free((void *)d->norm);
+    free((void *)d->decay_rate), free((void *)d->time_bias), free((void *)d);
+}
 
 static moa_experts_t *random_experts(const shape_t *shape) {
     moa_linear_t *gate_up = zeros(shape->experts * sizeof *gate_up), *down = zeros(shape->experts * sizeof *down);
@@ -249,6 +279,7 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
     snprintf(name, sizeof name, "stack-%s-%s", shape->name, KV_NAMES[kv]);
     seed_random(seed, name);
     int memory = shape->reads_memory, hidden = shape->hidden, embedding = shape->differs ? 64 : 0;
+    const moa_delta_net_t *net = shape->delta_net ? random_delta_net(shape) : NULL;
     moa_heads_t heads[LAYERS];
     moa_layer_t layers[LAYERS];
     for (int i = 0; i < LAYERS; i++) {
@@ -275,7 +306,15 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
                                  shape->bias),
             .out = random_linear(shape->kind, hidden, queries, 0),
         };
-        if (!shape->experts || shape->differs) {
+        if (net) {
+            int channels = 2 * net->key_heads * net->key_dim + net->heads * net->value_dim;
+            free_linear(layers[i].qkv), free_linear(layers[i].out);
+            layers[i].qkv = random_linear(shape->kind, i ? 2 * (queries + keys) : channels, hidden, 0);
+            layers[i].out = random_linear(shape->kind, hidden, i ? queries : net->heads * net->value_dim, 0);
+            layers[i].delta_net = i ? NULL : net, layers[i].output_gate = i;
+            if (shape->experts) layers[i].shared_gate = random_floats((size_t)hidden, 1.f);
+        }
+        if (!shape->experts || shape->differs || net) {
             layers[i].gate_up = random_linear(shape->kind, 2 * inner, hidden, 0);
             layers[i].down = random_linear(shape->kind, hidden, inner, 0);
         }
@@ -318,9 +357,18 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
         positions[CHAIN + node] = PAST + depth;
         seen[CHAIN + node] = PAST;
     }
+    // Of the chain the last two rows are drafts. The tree's root waits from before, its children are known, if there are states.
+    enum { WAITING = 3, KNOWN = 2 };
+    static const int32_t earlier[WAITING + KNOWN] = {2, 0, 4, 1, 3}, places[NODES] = {5, 6, 7, 8, 9, 10, 11, 12, 13};
+    int32_t chain_parents[CHAIN], parents[KNOWN + NODES] = {-1, -1};
+    for (int row = 0; row < CHAIN; row++) chain_parents[row] = row - 1;
+    for (int row = 0; row < NODES; row++) parents[KNOWN + row] = row ? (row - 1) / 2 + KNOWN : row % KNOWN;
+    size_t states_size = net ? state_size(net) : 0, left_rows = WAITING + KNOWN + NODES, left_row = net ? left_size(net) : 0;
+    float *recurrent = random_floats(2 * states_size, 1.f), *left = random_floats(2 * left_rows * left_row, 0.5f);
     moa_segment_t segments[] = {
-        {CHAIN, PAST, caches[0].pages, seen, chain_tail, tail},
-        {NODES, PAST, caches[1].pages, seen + CHAIN, tail_start, tail},
+        {CHAIN, PAST, caches[0].pages, seen, chain_tail, tail, recurrent, left, left_row, net ? 2 : 0, 0, 0, earlier, places, chain_parents},
+        {NODES, PAST, caches[1].pages, seen + CHAIN, tail_start, tail, recurrent + states_size, left + left_rows * left_row, left_row,
+         net ? NODES : 0, net ? WAITING : 0, net ? KNOWN : 0, earlier, places, parents},
     };
     static const int32_t state_layers[] = {1, 0};
     float *x = random_floats((size_t)ROWS * hidden, 1.f), *states = zeros((size_t)2 * ROWS * hidden * sizeof(float));
@@ -336,6 +384,12 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
     if (!shape->only_fills) print_floats(name, x, (size_t)ROWS * hidden);
     snprintf(name + at, sizeof name - at, "-states threads=%d", threads);
     print_floats(name, states, (size_t)2 * ROWS * hidden);
+    if (net) {
+        snprintf(name + at, sizeof name - at, "-recurrent threads=%d", threads);
+        print_floats(name, recurrent, 2 * states_size);
+        snprintf(name + at, sizeof name - at, "-left threads=%d", threads);
+        print_floats(name, left, 2 * left_rows * left_row);
+    }
     for (int i = 0; i < 2; i++) {
         snprintf(name + at, sizeof name - at, "-cache%d threads=%d", i, threads);
         print_cache(name, &caches[i], memory ? PAST : PAST + (i ? NODES : CHAIN));
@@ -350,7 +404,9 @@ static void check_stack(uint64_t seed, const shape_t *shape, int kv, int threads
         free((void *)layers[i].embedding_norm), free((void *)layers[i].router_norm);
         free((void *)layers[i].experts_norm), free((void *)layers[i].experts_out_norm);
         free((void *)layers[i].beside_out_norm), free((void *)layers[i].attention_embedding_norm);
+        free((void *)layers[i].shared_gate);
     }
+    free_delta_net(net), free(recurrent), free(left);
     free(x), free(states), free(cosines), free(sines), free(embeddings);
 }
 
@@ -369,6 +425,9 @@ int main(int count, char **arguments) {
         {"few-experts", MOA_MXFP4, 64, 32, 2, 1, 32, .experts = 2, .chosen = 2},
         {"plain-experts", MOA_FLOAT32, 96, 64, 2, 1, 32, .experts = 5, .chosen = 1, .weighs_all = 1},
         {"differs", MOA_Q4_1, 64, 96, 4, 2, 32, .head_norms = 1, .differs = 1},
+        {"hybrid", MOA_Q4_1, 64, 96, 4, 2, 32, .head_norms = 1, .delta_net = 1},
+        {"hybrid-experts", MOA_Q8_0, 64, 96, 4, 2, 32, .experts = 7, .chosen = 3, .delta_net = 1},
+        {"plain-hybrid", MOA_FLOAT32, 64, 96, 4, 2, 32, .delta_net = 1},
         {"beside", MOA_Q8_0, 64, 96, 4, 2, 32, .head_norms = 1, .experts = 7, .chosen = 3, .differs = 1},
         {"plain-beside", MOA_FLOAT32, 64, 96, 4, 2, 32, .head_norms = 1, .experts = 7, .chosen = 3, .differs = 1},
     };

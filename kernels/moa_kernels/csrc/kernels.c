@@ -19,6 +19,7 @@ static void *allocate(size_t bytes) { return aligned_alloc(64, (bytes / 64 + 1) 
 #include "guard.h"
 #include "experts.h"
 #include "phases.h"
+#include "delta_net.h"
 #include "layer.h"
 #include "caches.h"
 
@@ -47,8 +48,6 @@ static int longest_context(int segments, const moa_segment_t *segment) {
     return longest;
 }
 
-static int most_of(int a, int b) { return a > b ? a : b; }
-
 // Room for the experts of all layers; true where none has any.
 static int allocate_experts(mixture_t *m, const moa_stack_t *s, int rows) {
     int count = 0, chosen = 0, inner = 0;
@@ -68,7 +67,7 @@ static widths_t widths_of(const moa_stack_t *s) {
     widths_t w = {most_of(s->hidden, s->embedding), most_of(s->hidden, s->embedding), 0};
     for (const moa_layer_t *l = s->layer; l < s->layer + s->layers; l++) {
         w.wide = most_of(w.wide, most_of(l->qkv.outputs, 2 * l->inner));
-        w.narrow = most_of(most_of(w.narrow, l->qkv.inputs), most_of(s->heads * l->heads.dim, l->inner));
+        w.narrow = most_of(most_of(w.narrow, l->qkv.inputs), most_of(l->out.inputs, l->inner));
         w.kv_heads = most_of(w.kv_heads, l->heads.count);
     }
     return w;
@@ -84,7 +83,7 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const float *embedding
     threads = begin_parallel(threads);
     forward_t f = {.stack = s, .rows = rows, .threads = threads, .positions = positions, .cosines = cosines,
                    .sines = sines, .query_factors = query_factors, .embeddings = embeddings, .segments = segment,
-                   .x = x};
+                   .sessions = segments, .x = x};
     f.score_stride = (longest_context(segments, segment) + 2 * MOA_LANES - 1) / (2 * MOA_LANES) * 2 * MOA_LANES + 16;
     int *segment_rows = allocate(((size_t)segments + 1) * sizeof(int));
     attention_task_t *tasks = allocate((size_t)blocks * sizeof(attention_task_t));
@@ -93,10 +92,12 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const float *embedding
     f.scores = allocate((size_t)threads * QUERIES_MOST * f.score_stride * sizeof(float));
     int has_codes = allocate_activations(&f.codes, rows, most.narrow);
     int has_experts = allocate_experts(&f.mixture, s, rows);
-    if (segment_rows && tasks && f.wide && f.narrow && f.scores && has_codes && has_experts) {
+    if (segment_rows) {
         segment_rows[0] = 0;
         for (int i = 0; i < segments; i++) segment_rows[i + 1] = segment_rows[i] + segment[i].rows;
-        f.segment_rows = segment_rows;
+    }
+    f.segment_rows = segment_rows;
+    if (segment_rows && tasks && f.wide && f.narrow && f.scores && has_codes && has_experts && allocate_delta_nets(&f)) {
         f.tasks = tasks;
         for (int layer = 0, count = 0, kv_heads = 0; layer <= s->layers; layer++) {
             for (int i = 0; i < states; i++)
@@ -115,6 +116,7 @@ int moa_run(const moa_stack_t *stack, int rows, float *x, const float *embedding
     free(segment_rows), free(tasks), free(f.wide), free(f.narrow), free(f.scores);
     free_activations(&f.codes);
     free_mixture(&f.mixture);
+    free_delta_nets(&f);
     end_parallel(threads);
     return result;
 }

@@ -9,6 +9,7 @@
 #define MOA_LANES 16      // outputs of a tile, and keys of a block
 #define MOA_PAGE_ROWS 64  // positions of a page of a cache
 #define MOA_EXPERTS_MOST 1024  // of a layer
+#define MOA_TAPS_MOST 8        // of a convolution
 #define MOA_EXPORT __attribute__((visibility("default")))
 
 // The numbers stay what they are: files of tiles hold them.
@@ -49,6 +50,19 @@ typedef struct {
     int32_t count, dim;  // of a layer's keys, and of its values
 } moa_heads_t;
 
+// A gated delta net; both dimensions are multiples of 32.
+typedef struct {
+    int32_t heads, key_heads, key_dim, value_dim;
+    int32_t taps;              // of the convolution, at most MOA_TAPS_MOST
+    int32_t tiled;             // value head h reads the key head h % key_heads, else h / (heads / key_heads)
+    float eps, beta_scale;
+    int64_t state, left;       // where its numbers begin in a session's states, and in what a drafted row leaves
+    const float *convolution;  // [taps][channels]
+    const float *decay_rate, *time_bias;  // [heads]
+    const float *norm;         // [value_dim], of what a head reads
+    moa_linear_t gate, decay_beta;  // [heads value_dim] outputs; FLOAT32, 2 heads outputs
+} moa_delta_net_t;
+
 typedef struct {
     const float *attention_norm, *mlp_norm;        // [hidden], of what they read; NULL: the rows as they are
     const float *attention_out_norm, *mlp_out_norm;  // [hidden], of what they add to the rows; NULL: none
@@ -74,6 +88,9 @@ typedef struct {
     const float *embedding_norm;                   // [hidden], of what that adds
     // [embedding], of the layer's own embedding, which attention reads before the normed row; NULL: it reads that alone.
     const float *attention_embedding_norm;
+    int32_t output_gate;                           // qkv has gates behind the queries, whose sigmoids multiply what is read
+    const float *shared_gate;                      // [hidden], of an MLP beside the experts that all rows share; NULL: none
+    const moa_delta_net_t *delta_net;              // in place of attention: qkv gives its channels; NULL: none
 } moa_layer_t;
 
 // Decoder layers that run one after the other over the same cache.
@@ -109,6 +126,15 @@ typedef struct {
     int32_t rows, first_slot;
     void *const *pages;
     const int32_t *seen, *tail_start, *tail;
+    // Where the stack has delta nets; else all of it is 0. Of each layer: matrices [heads][value_dim / 32][key_dim][32] and
+    // the last inputs of the convolution [taps - 1][channels]; and of each drafted row what it leaves (delta_net.h).
+    float *states, *left;
+    int64_t left_size;         // of a row
+    int32_t drafted;           // so many of the last rows are drafts; the others are a chain
+    int32_t waiting, known;    // earlier drafts: some are replayed first, others stay drafts, which these rows may follow
+    const int32_t *earlier;    // [waiting + known], where these are in `left`
+    const int32_t *places;     // [drafted], where the rows' own come
+    const int32_t *parents;    // [known + rows], numbers in the same order; -1: what was before all of them
 } moa_segment_t;
 
 // cosines, sines: tables [positions][rotated / 2], by the layers' `rotary`. query_factors: [rows], or NULL.

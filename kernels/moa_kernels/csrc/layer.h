@@ -1,14 +1,19 @@
 // A decoder layer: its phases one after the other, experts among them.
 #pragma once
 
-// Whether the layer has experts and an MLP, and adds what both give.
-static int is_beside(const moa_layer_t *layer) { return layer->gate_up.parts; }
+// Whether the layer's experts stand beside an MLP with norms of their own.
+static int is_beside(const moa_layer_t *layer) { return layer->beside_out_norm != NULL; }
 
 static void norm_before_router(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
     const moa_layer_t *l = f->layer;
     norm_for(&l->experts->router, is_beside(l) ? l->router_norm : l->mlp_norm, f, row);
+    if (!l->shared_gate) return;
+    int hidden = f->stack->hidden;  // what the shared MLP gives, as much of it as the row's gate lets through
+    float gate[MOA_LANES];
+    v_store(gate, v_gated(v_set(1.f), v_set(dot(hidden, f->narrow + (size_t)row * hidden, l->shared_gate))));
+    scale_row(hidden, gate[0], f->wide + (size_t)row * hidden);
 }
 
 // After the router: what experts beside an MLP read, and what that MLP gives.
@@ -64,10 +69,8 @@ static void add_experts(void *context, int row, int worker) {
             part = v_fma(v_load(m->out + (size_t)m->place[choice] * hidden + i), v_set(m->weight[choice]), part);
         v_store(sum + i, part);
     }
-    if (is_beside(f->layer)) {
-        norm_row(hidden, f->stack->eps, f->layer->experts_out_norm, sum, sum);
-        add_row(hidden, sum, f->wide + (size_t)row * hidden);
-    }
+    if (is_beside(f->layer)) norm_row(hidden, f->stack->eps, f->layer->experts_out_norm, sum, sum);
+    if (f->layer->gate_up.parts) add_row(hidden, sum, f->wide + (size_t)row * hidden);
     add_of_mlp(f, row, sum);
 }
 
@@ -90,16 +93,22 @@ static void run_experts(forward_t *f) {
 
 static void run_layer(forward_t *f, int tasks) {
     const moa_layer_t *l = f->layer;
-    f->cache_offset = layer_offset(f->stack->kv, f->stack->cached, l->cached);
+    int only_fills = f->stack->only_fills && f->layer_index == f->stack->layers - 1;
     parallel(f->threads, norm_before_attention, f, f->rows);
     multiply(f, &l->qkv);
-    parallel(f->threads, place_row, f, f->rows);
-    if (f->stack->only_fills && f->layer_index == f->stack->layers - 1) return;
-    parallel(f->threads, attend_task, f, tasks);
-    parallel(f->threads, quantise_attended, f, f->rows);
+    if (l->delta_net) {
+        run_delta_net(f);
+        if (only_fills) return;
+    } else {
+        f->cache_offset = layer_offset(f->stack->kv, f->stack->cached, l->cached);
+        parallel(f->threads, place_row, f, f->rows);
+        if (only_fills) return;
+        parallel(f->threads, attend_task, f, tasks);
+        parallel(f->threads, quantise_attended, f, f->rows);
+    }
     multiply(f, &l->out);
     parallel(f->threads, add_attention, f, f->rows);
-    if (!l->experts || is_beside(l)) run_mlp(f);
+    if (l->gate_up.parts) run_mlp(f);
     if (l->experts) run_experts(f);
     else parallel(f->threads, add_mlp, f, f->rows);
     if (has_embedding(l)) run_embedding(f);

@@ -13,6 +13,7 @@ typedef struct {
     const int32_t *positions;
     const float *const *cosines, *const *sines, *query_factors, *embeddings;
     const moa_segment_t *segments;
+    int sessions;             // as many as there are segments
     const int *segment_rows;  // first row of each segment
     size_t cache_offset;      // of the keys and values that the layer reads, in a page
     float *x;                 // [rows, hidden]
@@ -22,9 +23,24 @@ typedef struct {
     activations_t codes;
     mixture_t mixture;        // where a layer has experts
     const attention_task_t *tasks;
+    // Where a layer has a delta net:
+    float *mixed, *gates;     // what the convolution gives, [rows channels]; [rows, heads value_dim]
+    float *said, *overlap;    // [rows, 2 heads], decays and betas; [rows, key_heads], products of keys and queries
+    float *copies;            // [threads, copy_size], of states, for drafted rows
+    size_t copy_size;
+    int mix_parts;            // tasks of a row's convolution
+    int *copy;                // [rows], which of them a drafted row writes, and room to plan that
 } forward_t;
 
+static int most_of(int a, int b) { return a > b ? a : b; }
+
 static int query_width(const forward_t *f) { return f->stack->heads * f->layer->heads.dim; }
+
+static int session_of(const forward_t *f, int row) {
+    int session = 0;
+    while (row >= f->segment_rows[session + 1]) session++;
+    return session;
+}
 
 static void quantise_for(const moa_linear_t *linear, const float *x, forward_t *f, int row) {
     if (is_quantised(linear)) quantise_row(linear->inputs, x, &f->codes, row);
@@ -57,7 +73,7 @@ static void norm_before_attention(void *context, int row, int worker) {
     float *read = f->narrow + (size_t)row * (embedding + f->stack->hidden);
     if (embedding) norm_row(embedding, f->stack->eps, l->attention_embedding_norm, own_embedding(f, row), read);
     norm_into(read + embedding, l->attention_norm, f, row);
-    quantise_for(&l->qkv, read, f, row);
+    quantise_for(is_quantised(&l->qkv) || !l->delta_net ? &l->qkv : &l->delta_net->gate, read, f, row);
 }
 
 static void norm_before_mlp(void *context, int row, int worker) {
@@ -76,8 +92,7 @@ static void norm_heads(const forward_t *f, const float *norm, int heads, float *
 // Stores a row's keys, and its values after their norm.
 static void store_row(const forward_t *f, int row, const float *keys, float *values) {
     const moa_layer_t *l = f->layer;
-    int dim = l->heads.dim, session = 0, kv = f->stack->kv;
-    while (row >= f->segment_rows[session + 1]) session++;
+    int dim = l->heads.dim, session = session_of(f, row), kv = f->stack->kv;
     const moa_segment_t *segment = f->segments + session;
     int slot = segment->first_slot + row - f->segment_rows[session];
     char *page = (char *)segment->pages[slot / MOA_PAGE_ROWS] + f->cache_offset;
@@ -97,18 +112,23 @@ static void place_row(void *context, int row, int worker) {
     forward_t *f = context;
     const moa_layer_t *l = f->layer;
     int dim = l->heads.dim, kv_heads = l->writes ? l->heads.count : 0, queries = query_width(f);
-    float *heads = f->wide + (size_t)row * l->qkv.outputs, *keys = heads + queries, *values = keys + kv_heads * dim;
+    float *heads = f->wide + (size_t)row * l->qkv.outputs, *keys = heads + (l->output_gate ? 2 : 1) * queries;
+    float *values = keys + kv_heads * dim;
     if (l->keys_are_values) {
         values = f->narrow + (size_t)row * queries;
         memcpy(values, keys, (size_t)kv_heads * dim * sizeof *keys);
     }
     norm_heads(f, l->query_norm, f->stack->heads, heads);
     norm_heads(f, l->key_norm, kv_heads, keys);
-    if (f->stack->qkv_clip > 0) clip_row(l->qkv.outputs, f->stack->qkv_clip, heads);
+    if (f->stack->qkv_clip > 0) {
+        clip_row(queries, f->stack->qkv_clip, heads);
+        clip_row(l->qkv.outputs - (int)(keys - heads), f->stack->qkv_clip, keys);
+    }
     if (l->rotary >= 0) {
         size_t at = (size_t)f->positions[row] * (l->rotated / 2);
         const float *cosines = f->cosines[l->rotary] + at, *sines = f->sines[l->rotary] + at;
-        for (int h = 0; h < f->stack->heads + kv_heads; h++) rotate_head(l->rotated, cosines, sines, heads + h * dim);
+        for (int h = 0; h < f->stack->heads; h++) rotate_head(l->rotated, cosines, sines, heads + h * dim);
+        for (int h = 0; h < kv_heads; h++) rotate_head(l->rotated, cosines, sines, keys + h * dim);
     }
     scale_row(queries, l->query_scale, heads);
     if (f->query_factors) scale_row(queries, f->query_factors[row], heads);
@@ -146,7 +166,12 @@ static void attend_task(void *context, int index, int worker) {
 static void quantise_attended(void *context, int row, int worker) {
     (void)worker;
     forward_t *f = context;
-    quantise_for(&f->layer->out, f->narrow + (size_t)row * query_width(f), f, row);
+    int width = query_width(f);
+    float *attended = f->narrow + (size_t)row * width;
+    const float *gates = f->wide + (size_t)row * f->layer->qkv.outputs + width;
+    if (f->layer->output_gate)
+        for (int i = 0; i < width; i += MOA_LANES) v_store(attended + i, v_gated(v_load(attended + i), v_load(gates + i)));
+    quantise_for(&f->layer->out, attended, f, row);
 }
 
 // `out_scale`: of the row's sum.

@@ -1,4 +1,4 @@
-"""Keys and values of one session in pages of 64 positions that never move, and its rows in a forward.
+"""Keys and values of one session in pages of 64 positions that never move, and the states beside them.
 
 Slots are numbered from 0 in the order in which rows were written; which token stands in a slot, and at which position,
 is the caller's affair. Invariants: growing copies nothing; who writes a page is its only holder, so a page that another
@@ -10,11 +10,9 @@ from __future__ import annotations
 import ctypes as ct
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from moa_kernels.bindings import (
     F16,
@@ -27,41 +25,11 @@ from moa_kernels.bindings import (
     CHeads,
     KernelError,
     address,
-    aligned_zeros,
 )
 from moa_kernels.blocks import Rows
 from moa_kernels.library import library
-
-
-class Page:
-    """Zeroed bytes with one holder, who made it; freed when the last one drops its reference."""
-
-    __slots__ = ("data", "holders")
-
-    def __init__(self, nbytes: int) -> None:
-        self.data = aligned_zeros(nbytes)
-        self.holders = 1
-
-    @property
-    def nbytes(self) -> int:
-        return self.data.nbytes
-
-    def hold(self) -> Page:
-        self.holders += 1
-        return self
-
-    def let_go(self) -> None:
-        """Counts one holder less; it must drop its reference too."""
-        self.holders -= 1
-
-    def writable(self) -> Page:
-        """What this holder may write into: this page, or a copy instead of one that others hold too."""
-        if self.holders == 1:
-            return self
-        copied = Page(self.nbytes)
-        copied.data[:] = self.data
-        self.let_go()
-        return copied
+from moa_kernels.transformer.pages import Page
+from moa_kernels.transformer.states import Snapshot, States, StateShape
 
 
 class Heads(NamedTuple):
@@ -83,19 +51,20 @@ class Cache:
 
     `heads`: of each layer; their numbers are a multiple of 32. `kv`: how they are kept: f32, f16, or q8 (8 bits with a
     float32 scale for each row of a head). They are rounded once, when written, so that results do not depend on what is
-    computed together.
+    computed together. `states`: of each gated delta net beside these layers. A state cannot be cut, so `crop` says
+    where it went.
     """
 
     _head_divisor = 2 * LANES
 
-    def __init__(self, heads: Sequence[Heads], *, kv: str) -> None:
+    def __init__(self, heads: Sequence[Heads], *, kv: str, states: Sequence[StateShape] = ()) -> None:
         wrong = next((each.dim for each in heads if each.dim % self._head_divisor), None)
         if wrong is not None:
             raise KernelError(f"Heads of {wrong} numbers are not computed by the kernels: no multiple of 32.")
         if kv not in KV_FORMATS:
             raise KernelError(f"Keys and values cannot be kept as {kv!r}. There are {', '.join(KV_FORMATS)}.")
-        self.heads, self.kv = tuple(heads), kv
-        self.width = max(each.width for each in heads)  # numbers of a row of the widest layer
+        self.heads, self.kv, self.states = tuple(heads), kv, States(states)
+        self.width = max((each.width for each in heads), default=0)  # numbers of a row of the widest layer
         self._c_heads = (CHeads * len(heads))(*(CHeads(*each) for each in heads))
         self._page_bytes = PAGE_ROWS * sum(each.nbytes(kv) for each in heads)
         self.length = 0
@@ -104,10 +73,11 @@ class Cache:
 
     @property
     def nbytes(self) -> int:
-        return len(self._pages) * self._page_bytes
+        return len(self._pages) * self._page_bytes + self.states.nbytes
 
     def most_nbytes(self, rows: int) -> int:
-        return -(-rows // PAGE_ROWS) * self._page_bytes
+        """With one state, without snapshots and what drafted rows leave."""
+        return -(-rows // PAGE_ROWS) * self._page_bytes + self.states.state_nbytes
 
     @property
     def table(self) -> int | None:
@@ -136,26 +106,48 @@ class Cache:
         self._put(number, page.hold())
         before.let_go()
 
-    def adopt(self, pages: Sequence[Page]) -> None:
-        """Holds these full pages of another cache, and nothing else."""
+    def adopt(self, pages: Sequence[Page], snapshot: Snapshot | None = None) -> None:
+        """Holds these full pages of another cache, and nothing else; `snapshot`: of the states at their end."""
+        rows = len(pages) * PAGE_ROWS
+        if self.states.shapes and rows != (0 if snapshot is None else snapshot.rows):
+            at = "no snapshot" if snapshot is None else f"a snapshot of {snapshot.rows}"
+            raise KernelError(f"A cache cannot hold {rows} rows of another with {at}.")
         held = [page.hold() for page in pages]
+        kept = snapshot and snapshot.hold()
         self.release()
         for page in held:
             self._append(page)
-        self.length = len(held) * PAGE_ROWS
+        self.length = rows
+        if kept:
+            self.states.restore(kept)
+            kept.let_go()
 
     def release(self) -> None:
         self.length = 0
+        self.states.release()
         self._drop_pages(0)
 
-    def crop(self, length: int) -> None:
-        """Forgets the rows from `length` on; their pages are kept for what comes next, unless others hold them."""
+    def crop(self, length: int) -> int:
+        """Forgets the rows from `length` on; their pages are kept for what comes next, unless others hold them.
+
+        Returns the new length, which is lower where states have taken in more rows, or are torn: that of a snapshot.
+        """
         if length < 0:
             raise KernelError(f"A cache of {self.length} rows cannot be cropped to {length}.")
         self.length = min(self.length, length)
+        if self.states.shapes:
+            self.length = self.states.crop(self.length)
         needed = -(-self.length // PAGE_ROWS)
         if any(page.holders > 1 for page in self._pages[needed:]):
             self._drop_pages(needed)
+        return self.length
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the states, which have taken in all rows; held until `forget`, or a crop to before it."""
+        return self.states.snapshot(self.length)
+
+    def forget(self, snapshot: Snapshot) -> None:
+        self.states.forget(snapshot)
 
     def write(self, layer: int, keys: Rows, values: Rows) -> None:
         """Writes rows of one layer behind the rows held. They count as held once `length` says so.
@@ -182,13 +174,19 @@ class Cache:
         _loaded().moa_cache_read(ct.byref(self._c()), layers.start, len(layers), start, count, width, address(out))
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:
-        """Of the rows from `start` on keeps only these, in ascending order; they are numbered from 0."""
+        """Of the rows from `start` on keeps only these, in ascending order; they are numbered from 0.
+
+        Drafted rows that are kept wait until the next forward, which advances the states by them first.
+        """
         self._check_kept(start, rows)
         moved = next((place for place, row in enumerate(rows) if place != row), len(rows))
         if moved < len(rows):
+            self.make_writable(start + moved, start + len(rows))
+        if self.states.shapes:
+            self.states.keep(start, rows)
+        if moved < len(rows):
             source = np.asarray(rows[moved:], np.int32) + np.int32(start)
             target = np.arange(start + moved, start + len(rows), dtype=np.int32)
-            self.make_writable(start + moved, start + len(rows))
             _loaded().moa_cache_move(ct.byref(self._c()), len(source), address(source), address(target))
         self.length = start + len(rows)
 
@@ -250,117 +248,3 @@ def _loaded() -> Any:
     if loaded is None:
         raise KernelError("A cache of the kernels was used without kernels.")
     return loaded
-
-
-Numbers = npt.NDArray[np.int32]
-_NO_TAIL = np.zeros(1, np.int32)
-
-
-@dataclass(frozen=True, slots=True)
-class Segment:
-    """Rows of one session.
-
-    A row sees the slots 0 to seen - 1, and then those of its tail, which are ascending and not below `seen`. It must
-    be among them itself, except in a stack that reads memory.
-    """
-
-    cache: Cache
-    first_slot: int  # where the first row is written; the others follow
-    positions: Numbers  # [rows] for the rotary angles
-    seen: Numbers  # [rows]
-    tail_start: Numbers  # [rows + 1], where each row's part of `tail` begins
-    tail: Numbers
-
-    @property
-    def rows(self) -> int:
-        return len(self.positions)
-
-    def check(self, *, writes: bool) -> None:
-        """Raises KernelError for rows that see slots which hold nothing: C would read beyond the cache.
-
-        `writes`: whether the rows themselves come into the cache.
-        """
-        rows, slots = self.rows, self.first_slot + (self.rows if writes else 0)
-        fits = (
-            0 <= self.first_slot <= self.cache.length
-            and len(self.seen) == rows
-            and len(self.tail_start) == rows + 1
-            and all(each.dtype == np.int32 and each.flags.c_contiguous for each in self._arrays)
-        )
-        if not rows:
-            fits = fits and not len(self.tail)
-        elif fits:
-            least, most = int(self.seen.min()), int(self.seen.max())
-            fits = least >= 0 and most <= slots and int(self.positions.min()) >= 0
-            if len(self.tail):
-                fits = fits and self._tails_fit(slots)
-            else:  # the usual case, of chains and of memory, is looked at most quickly
-                fits = fits and least > 0 and not self.tail_start.any()
-        if not fits:
-            raise KernelError(f"{rows} rows of a forward see slots that their cache of {slots} rows does not hold.")
-
-    def _tails_fit(self, slots: int) -> bool:
-        """Whether the tails are parts of `tail`, ascending, not below `seen`, and of slots that exist."""
-        starts, tail = self.tail_start, self.tail
-        counts = starts[1:] - starts[:-1]
-        if starts[0] != 0 or starts[-1] != len(tail) or counts.min() < 0 or (self.seen + counts).min() <= 0:
-            return False
-        rises = tail[1:] > tail[:-1]
-        firsts = starts[1:-1]
-        rises[firsts[(firsts > 0) & (firsts < len(tail))] - 1] = True
-        return bool(rises.all()) and bool((tail >= np.repeat(self.seen, counts)).all()) and int(tail.max()) < slots
-
-    @property
-    def _arrays(self) -> tuple[Numbers, ...]:
-        return self.positions, self.seen, self.tail_start, self.tail
-
-    @classmethod
-    def chain(cls, cache: Cache, rows: int, position: int | None = None, slot: int | None = None) -> Segment:
-        """Rows that follow one another from a slot on; None: behind all that the cache holds.
-
-        `position`: of the first row; None: its slot.
-        """
-        first = cache.length if slot is None else slot
-        steps = np.arange(rows, dtype=np.int32)
-        positions = steps + np.int32(first if position is None else position)
-        return cls(cache, first, positions, steps + np.int32(first + 1), np.zeros(rows + 1, np.int32), _NO_TAIL[:0])
-
-    @classmethod
-    def tree(cls, cache: Cache, parents: Sequence[int], known: int = 0, position: int | None = None) -> Segment:
-        """Nodes of a tree; each sees what stood before the tree, its ancestors and itself.
-
-        Args:
-            parents: of all nodes, in order of their slots; -1: what stood before the tree.
-            known: how many of the nodes are in the cache already, as its last rows; the others are the segment's rows.
-            position: of a node whose parent is -1; None: as many as stood before the tree.
-        """
-        before = cache.length - known
-        first = before if position is None else position
-        runs: list[int] = []  # of each node: how many of its first ancestors stand right behind `before`, one by one
-        tails: list[tuple[int, ...]] = []  # and the slots of the others
-        for node, parent in enumerate(parents):
-            run, tail = (runs[parent], tails[parent]) if parent >= 0 else (0, ())
-            if not tail and run == node:
-                run += 1
-            else:
-                tail = (*tail, before + node)
-            runs.append(run)
-            tails.append(tail)
-        runs, tails = runs[known:], tails[known:]
-        counts = np.array([len(tail) for tail in tails], np.int32)
-        seen = np.array(runs, np.int32)
-        return cls(
-            cache,
-            cache.length,
-            seen + counts + np.int32(first - 1),
-            seen + np.int32(before),
-            np.concatenate(([0], np.cumsum(counts))).astype(np.int32),
-            np.array([slot for tail in tails for slot in tail], np.int32),
-        )
-
-    @classmethod
-    def memory(cls, cache: Cache, positions: Numbers) -> Segment:
-        """Rows that see all that the cache holds and write nothing: for a stack that reads memory."""
-        rows = len(positions)
-        seen = np.full(rows, cache.length, np.int32)
-        return cls(cache, cache.length, positions, seen, np.zeros(rows + 1, np.int32), _NO_TAIL[:0])

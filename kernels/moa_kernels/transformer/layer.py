@@ -7,18 +7,29 @@ their weights and the order in which they are added depend on the row alone, and
 import ctypes as ct
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from moa_kernels.bindings import LANES, CExperts, CHeads, CLayer, CLinear, KernelError, address
+from moa_kernels.bindings import LANES, CDeltaNet, CExperts, CHeads, CLayer, CLinear, KernelError, address
 from moa_kernels.blocks import Rows
 from moa_kernels.linear import Linear, vector
 from moa_kernels.rotary import Rotary
 from moa_kernels.transformer.cache import Heads
+from moa_kernels.transformer.states import States, StateShape
 
 MOST_EXPERTS = 1024  # of a layer, as in kernels.h; the models of 2026 have up to 512
+MOST_TAPS = 8  # rows of a delta net's convolution; the models of 2026 have 4
 ReadExpert = Callable[[int], tuple[Linear, Linear]]
+
+
+class SharedExpert(NamedTuple):
+    """An MLP that all rows have besides the experts they choose, times the sigmoid of what `gate` says of a row."""
+
+    gate_up: Linear
+    down: Linear
+    gate: Rows  # [hidden]
 
 
 class Experts:
@@ -30,7 +41,14 @@ class Experts:
     """
 
     def __init__(
-        self, router: Linear, chosen: int, read: ReadExpert, *, weighs_all: bool = False, scales: Rows | None = None
+        self,
+        router: Linear,
+        chosen: int,
+        read: ReadExpert,
+        *,
+        weighs_all: bool = False,
+        scales: Rows | None = None,
+        shared: SharedExpert | None = None,
     ) -> None:
         self.count, self.chosen, self.weighs_all = router.outputs, chosen, weighs_all
         if self.count > MOST_EXPERTS or not 0 < chosen <= self.count:
@@ -43,15 +61,19 @@ class Experts:
             raise KernelError(f"The scales of {self.count} experts have the shape {scales.shape}.")
         self.router, self.compiled = router, router.compiled
         self.scales = None if scales is None else vector(scales)
-        self._read = read
+        self._read, self.shared = read, shared
         gate_up, down = self._read(0)
         self.hidden, self.inner = router.inputs, down.inputs
-        self._check(0, gate_up, down)
+        self._check("Expert 0", gate_up, down, self.inner)
+        if shared is not None:
+            self._check("The shared expert", shared.gate_up, shared.down, shared.down.inputs)
+            if shared.gate.shape != (self.hidden,):
+                raise KernelError(f"The gate of the shared expert has the shape {shared.gate.shape}.")
         if not self.compiled:
             return
         self._pairs = [(gate_up, down), *(read(number) for number in range(1, self.count))]
         for number, pair in enumerate(self._pairs):
-            self._check(number, *pair)
+            self._check(f"Expert {number}", *pair, self.inner)
             if list(map(_form, pair)) != [_form(gate_up), _form(down)]:
                 raise KernelError(f"Expert {number} is not of the form of expert 0: one has a bias or is in float32.")
         self._c_gate_up = (CLinear * self.count)(*(gate_up.c for gate_up, _ in self._pairs))
@@ -75,14 +97,14 @@ class Experts:
         weights = np.exp(best - best[:, :1]) / powers.sum(axis=-1, keepdims=True)
         return numbers, weights if self.scales is None else weights * self.scales[numbers]
 
-    def _check(self, number: int, gate_up: Linear, down: Linear) -> None:
+    def _check(self, what: str, gate_up: Linear, down: Linear, inner: int) -> None:
         if any(linear.compiled != self.compiled for linear in (gate_up, down)):
-            raise KernelError(f"Expert {number} and its router are not both compiled, or both computed in numpy.")
+            raise KernelError(f"{what} and its router are not both compiled, or both computed in numpy.")
         got = (gate_up.outputs, gate_up.inputs, down.outputs, down.inputs)
-        if got != (2 * self.inner, self.hidden, self.hidden, self.inner):
+        if got != (2 * inner, self.hidden, self.hidden, inner):
             raise KernelError(
-                f"Expert {number} has the shapes [{got[0]}, {got[1]}] and [{got[2]}, {got[3]}],"
-                f" expected [{2 * self.inner}, {self.hidden}] and [{self.hidden}, {self.inner}]."
+                f"{what} has the shapes [{got[0]}, {got[1]}] and [{got[2]}, {got[3]}],"
+                f" expected [{2 * inner}, {self.hidden}] and [{self.hidden}, {inner}]."
             )
 
 
@@ -170,6 +192,30 @@ class LayerEmbedding:
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaNet:
+    """What a layer has in place of attention: a gated delta net (arXiv 2412.06464), whose arithmetic is float32.
+
+    The layer's `qkv` gives the channels of its convolution, and `out` reads [heads * value_dim].
+    """
+
+    shape: StateShape
+    gate: Linear  # [heads * value_dim, hidden], whose SiLU multiplies what is read, once normed
+    decay_beta: Linear  # in float32, [2 * heads, hidden]: what decays follow, and then betas
+    convolution: Rows  # [channels, taps], the oldest input first
+    decay_rate: Rows  # [heads]; a decay is exp(-decay_rate * softplus(said + time_bias))
+    time_bias: Rows  # [heads]
+    norm: Rows  # [value_dim], of what each head reads
+    eps: float  # of this norm
+    beta_scale: float = 1.0  # 2: a state may be turned round (OLMo Hybrid)
+
+    def to_c(self, state: int, left: int, place: Callable[[Rows], int | None]) -> CDeltaNet:
+        """For C; `state` and `left`: where its numbers begin in states, and in what a drafted row leaves."""
+        vectors = (self.convolution.T, self.decay_rate, self.time_bias, self.norm)
+        sizes = (*map(int, self.shape), self.eps, self.beta_scale, state, left)
+        return CDeltaNet(*sizes, *map(place, vectors), self.gate.c, self.decay_beta.c)
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """Weights of one decoder layer, and what it does differently from others of its stack."""
 
@@ -197,6 +243,8 @@ class Layer:
     # [embedding], of its own embedding, which attention reads before the normed row (EAGLE-3); None: the row alone.
     attention_embedding_norm: Rows | None = None
     out_scale: float = 1.0  # of the rows that leave it
+    output_gate: bool = False  # `qkv` has gates behind the queries; what is read is multiplied by their sigmoid
+    delta_net: DeltaNet | None = None  # in place of attention
 
     @property
     def mlp(self) -> tuple[Linear, Linear]:
@@ -219,6 +267,8 @@ class Layer:
     def check(self, shape: StackShape, rotaries: tuple[Rotary, ...], *, compiled: bool) -> None:
         """Raises KernelError for weights that do not have the sizes of a stack."""
         shape.check_sizes(self.heads_in(shape), self.inner_in(shape), any_width=not compiled)
+        if self.delta_net is not None:
+            self._check_delta_net(self.delta_net, compiled=compiled)
         for name, (linear, outputs, inputs) in self._expected(shape).items():
             if linear.compiled != compiled:
                 raise KernelError(f"{name} and its stack are not both compiled, or both computed in numpy.")
@@ -241,12 +291,35 @@ class Layer:
                 f" not {self.heads_in(shape).dim}."
             )
 
+    def _check_delta_net(self, net: DeltaNet, *, compiled: bool) -> None:
+        heads, key_heads, key_dim, value_dim, taps = sizes = net.shape[:5]
+        if not 2 <= taps <= MOST_TAPS:
+            raise KernelError(f"A convolution over {taps} rows is not computed: 2 to {MOST_TAPS} are.")
+        if min(sizes) < 1 or heads % key_heads:
+            raise KernelError(f"{heads} value heads of {value_dim} numbers cannot share {key_heads} keys of {key_dim}.")
+        if compiled and (key_dim % (2 * LANES) or value_dim % (2 * LANES)):
+            raise KernelError(f"Heads of {key_dim} and {value_dim} numbers are no multiples of {2 * LANES}.")
+        if compiled and not net.decay_beta.plain:
+            raise KernelError("What decays follow is not in float32.")
+        vectors = ((net.convolution, (net.shape.channels, taps)), (net.norm, (value_dim,)))
+        for array, expected in (*vectors, (net.decay_rate, (heads,)), (net.time_bias, (heads,))):
+            if array.shape != expected:
+                raise KernelError(f"A gated delta net has numbers of the shape {array.shape}, expected {expected}.")
+        if self.output_gate or self.reads_layer is not None or self.attention_embedding_norm is not None:
+            raise KernelError("A gated delta net has neither an output gate nor another layer's keys, nor embeddings.")
+
     def _expected(self, shape: StackShape) -> dict[str, tuple[Linear, int, int]]:
         heads, inner = self.heads_in(shape), self.inner_in(shape)
         queries, keys = shape.heads * heads.dim, heads.number * heads.dim
         own = 0 if shape.reads_memory or self.reads_layer is not None else keys if self.keys_are_values else 2 * keys
         read = shape.hidden + (0 if self.attention_embedding_norm is None else shape.embedding)
-        expected = {"qkv": (self.qkv, queries + own, read), "out": (self.out, shape.hidden, queries)}
+        gated = queries if self.output_gate else 0
+        expected = {"qkv": (self.qkv, queries + gated + own, read), "out": (self.out, shape.hidden, queries)}
+        if (net := self.delta_net) is not None:
+            width = net.shape.heads * net.shape.value_dim
+            expected = {"qkv": (self.qkv, net.shape.channels, read), "out": (self.out, shape.hidden, width)}
+            expected["gate"] = (net.gate, width, shape.hidden)
+            expected["decay_beta"] = (net.decay_beta, 2 * net.shape.heads, shape.hidden)
         if self.experts is None or self.gate_up is not None:
             gate_up, down = self.mlp
             expected |= {"gate_up": (gate_up, 2 * inner, shape.hidden), "down": (down, shape.hidden, inner)}
@@ -271,8 +344,13 @@ class Layer:
             found.append(("embedding_norm", self.embedding.norm, shape.hidden))
         return found
 
-    def to_c(self, shape: StackShape, rotaries: tuple[Rotary, ...], cached: int, kept: list[Rows]) -> CLayer:
-        """The layer for C, which reads the layer `cached` of the cache; `kept` takes the arrays that it points to."""
+    def to_c(
+        self, shape: StackShape, rotaries: tuple[Rotary, ...], cached: int, states: States, kept: list[Rows]
+    ) -> CLayer:
+        """The layer for C, which reads the layer `cached` of the cache, or has this one of the states.
+
+        `kept` takes the arrays that it points to.
+        """
 
         def place(array: Rows | None) -> int | None:
             if array is None:
@@ -280,8 +358,8 @@ class Layer:
             kept.append(vector(array))
             return address(kept[-1])
 
-        no_mlp, embedding = self.gate_up is None, self.embedding
-        gate_up, down = (CLinear(), CLinear()) if no_mlp else (each.c for each in self.mlp)
+        shared, embedding, net = self.experts and self.experts.shared, self.embedding, self.delta_net
+        gate_up, down = (shared.gate_up, shared.down) if shared else (self.gate_up, self.down)
         angles = (-1, 0) if self.rotary is None else (self.rotary, rotaries[self.rotary].rotated)
         writes = int(not shape.reads_memory and self.reads_layer is None)
         own = (CLinear(), CLinear(), None) if embedding is None else (embedding.gate.c, embedding.out.c, embedding.norm)
@@ -289,9 +367,10 @@ class Layer:
             *(place(getattr(self, name)) for name in (*_NORMS, *_HEAD_NORMS)),
             *(place(None if self.beside is None else getattr(self.beside, name)) for name in _BESIDE_NORMS),
             *(int(self.norms_all_heads(shape)), self.window, *angles, CHeads(*self.heads_in(shape))),
-            *(0 if no_mlp else self.inner_in(shape), cached, writes, int(self.keys_are_values)),
+            *(0 if down is None else down.inputs, 0 if net else cached, writes, int(self.keys_are_values)),
             *(shape.query_scale(self.heads_in(shape).dim), self.out_scale, place(self.sinks)),
-            *(self.qkv.c, self.out.c, gate_up, down),
+            *(self.qkv.c, self.out.c, *(CLinear() if each is None else each.c for each in (gate_up, down))),
             *(None if self.experts is None else ct.pointer(self.experts.c), *own[:2], place(own[2])),
-            place(self.attention_embedding_norm),
+            *(place(self.attention_embedding_norm), int(self.output_gate), place(shared.gate if shared else None)),
+            None if net is None else ct.pointer(net.to_c(states.offsets[cached], states.draft_offsets[cached], place)),
         )

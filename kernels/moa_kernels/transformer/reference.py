@@ -12,8 +12,10 @@ import numpy as np
 from moa_kernels.bindings import F16, Q8, KernelError
 from moa_kernels.blocks import Rows, capped, norm
 from moa_kernels.rotary import Table, rotated
-from moa_kernels.transformer.cache import Cache, Heads, Numbers, Segment
-from moa_kernels.transformer.layer import Experts, Layer, LayerEmbedding, StackShape
+from moa_kernels.transformer.cache import Cache, Heads
+from moa_kernels.transformer.layer import DeltaNet, Experts, Layer, LayerEmbedding, StackShape
+from moa_kernels.transformer.segment import Segment
+from moa_kernels.transformer.states import Drafted, Numbers, States, StateShape
 
 
 class ReferenceCache(Cache):
@@ -24,23 +26,24 @@ class ReferenceCache(Cache):
 
     _head_divisor = 1
 
-    def __init__(self, heads: Sequence[Heads], *, kv: str) -> None:
-        super().__init__(heads, kv=kv)
+    def __init__(self, heads: Sequence[Heads], *, kv: str, states: Sequence[StateShape] = ()) -> None:
+        super().__init__(heads, kv=kv, states=states)
         self.rows = [np.zeros((0, count, 2, dim), np.float16 if kv == F16 else np.float32) for count, dim in heads]
 
     @property
     def nbytes(self) -> int:
-        return sum(rows.nbytes for rows in self.rows)
+        return sum(rows.nbytes for rows in self.rows) + self.states.nbytes
 
     def most_nbytes(self, rows: int) -> int:
-        return 2 * rows * sum(heads.width for heads in self.heads) * self.rows[0].itemsize
+        size = 2 if self.kv == F16 else 4
+        return 2 * rows * sum(heads.width for heads in self.heads) * size + self.states.state_nbytes
 
     def release(self) -> None:
-        self.length = 0
+        super().release()
         self.rows = [rows[:0].copy() for rows in self.rows]
 
     def reserve(self, rows: int) -> None:
-        held = len(self.rows[0])
+        held = len(self.rows[0]) if self.rows else rows
         if rows > held:
             more = max(rows, 2 * held) - held
             self.rows = [np.concatenate((own, np.zeros((more, *own.shape[1:]), own.dtype))) for own in self.rows]
@@ -61,6 +64,8 @@ class ReferenceCache(Cache):
 
     def keep_behind(self, start: int, rows: Sequence[int]) -> None:
         self._check_kept(start, rows)
+        if self.states.shapes:
+            self.states.keep(start, rows)
         for own in self.rows:
             own[start : start + len(rows)] = own[[start + row for row in rows]]
         self.length = start + len(rows)
@@ -83,7 +88,7 @@ def _in_8_bits(rows: Rows) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class ReferenceStack:
-    """The layers of a `Stack`. `cached`: of each layer the one of the cache that it reads."""
+    """The layers of a `Stack`. `cached`: of each layer the one of the cache that it reads; of a delta net its state."""
 
     shape: StackShape
     layers: Sequence[Layer]
@@ -103,29 +108,37 @@ class ReferenceStack:
         x = rows.astype(np.float32)
         states: dict[int, Rows] = {}
         starts = np.cumsum([0, *(segment.rows for segment in segments)])
+        for segment in segments:
+            if segment.cache.states.shapes:
+                _replay(segment.cache.states)
         for index, layer in enumerate(self.layers):
             if index in state_layers:
                 states[index] = x.copy()
-            queries, keys, values = self._project(layer, self._read(layer, x, embeddings, index))
-            if layer.rotary is not None:
-                cosines, sines = (table[positions][:, None] for table in tables[layer.rotary])
-                queries, keys = rotated(queries, cosines, sines), rotated(keys, cosines, sines)
-            queries = queries * np.float32(self.shape.query_scale(layer.heads_in(self.shape).dim))
-            if factors is not None:
-                queries = queries * factors[:, None, None]
-            if only_fills and index == len(self.layers) - 1:
-                for segment, start in zip(segments, starts[:-1], strict=True):
-                    own = slice(start, start + segment.rows)
-                    _own_cache(segment).put(self.cached[index], segment.first_slot, keys[own], values[own])
-                return x, states
+            read, owned = self._read(layer, x, embeddings, index), list(zip(segments, starts[:-1], strict=True))
             attended = np.empty((len(x), layer.out.inputs), np.float32)
-            for segment, start in zip(segments, starts[:-1], strict=True):
-                own = slice(start, start + segment.rows)
-                cache = _own_cache(segment)
+            if layer.delta_net is not None:
+                self._recur(layer, layer.delta_net, self.cached[index], read, owned, attended)
+            else:
+                queries, gates, keys, values = self._project(layer, read)
+                if layer.rotary is not None:
+                    cosines, sines = (table[positions][:, None] for table in tables[layer.rotary])
+                    queries, keys = rotated(queries, cosines, sines), rotated(keys, cosines, sines)
+                queries = queries * np.float32(self.shape.query_scale(layer.heads_in(self.shape).dim))
+                if factors is not None:
+                    queries = queries * factors[:, None, None]
                 if not self.shape.reads_memory and layer.reads_layer is None:
-                    cache.put(self.cached[index], segment.first_slot, keys[own], values[own])
-                for row in range(segment.rows):
-                    attended[start + row] = self._attend(cache, index, segment, row, queries[start + row])
+                    for segment, start in owned:
+                        own = slice(start, start + segment.rows)
+                        _own_cache(segment).put(self.cached[index], segment.first_slot, keys[own], values[own])
+                if only_fills and index == len(self.layers) - 1:
+                    return x, states
+                for segment, start in owned:
+                    for row in range(segment.rows):
+                        attended[start + row] = self._attend(
+                            _own_cache(segment), index, segment, row, queries[start + row]
+                        )
+                if layer.output_gate:
+                    attended *= _sigmoid(gates.reshape(attended.shape))
             x = x + self._normed(layer.out(attended), layer.attention_out_norm) * np.float32(self.shape.residual_scale)
             x = x + self._mlp(layer, x)
             if layer.embedding is not None and embeddings is not None:
@@ -145,13 +158,15 @@ class ReferenceStack:
             return normed
         return np.concatenate((self._normed(embeddings[:, index], layer.attention_embedding_norm), normed), axis=-1)
 
-    def _project(self, layer: Layer, read: Rows) -> tuple[Rows, Rows, Rows]:
+    def _project(self, layer: Layer, read: Rows) -> tuple[Rows, Rows, Rows, Rows]:
+        """Queries, gates of what they read (none in most layers), keys and values; [rows, heads, head_dim] each."""
         heads = self.shape.heads
         split = layer.qkv(read)
         split = split.reshape(len(read), -1, layer.heads_in(self.shape).dim)
-        kv_heads = split.shape[1] - heads
-        queries, keys, values = np.split(
-            split, [heads, heads + (kv_heads if layer.keys_are_values else kv_heads // 2)], 1
+        first = heads * (2 if layer.output_gate else 1)
+        kv_heads = split.shape[1] - first
+        queries, gates, keys, values = np.split(
+            split, [heads, first, first + (kv_heads if layer.keys_are_values else kv_heads // 2)], 1
         )
         if layer.keys_are_values:
             values = keys
@@ -162,7 +177,39 @@ class ReferenceStack:
         )
         if most := self.shape.qkv_clip:
             queries, keys, values = (np.clip(each, -most, most) for each in (queries, keys, values))
-        return queries, keys, values
+        return queries, gates, keys, values
+
+    def _recur(
+        self, layer: Layer, net: DeltaNet, own: int, read: Rows, owned: Sequence[tuple[Segment, int]], out: Rows
+    ) -> None:
+        """What a gated delta net reads from its states, which advance by the rows that are not drafted."""
+        inputs, said = layer.qkv(read), net.decay_beta(read)
+        heads = net.shape.heads
+        decays = np.exp(-net.decay_rate * np.logaddexp(np.float32(0), said[:, :heads] + net.time_bias))
+        betas = np.float32(net.beta_scale) * _sigmoid(said[:, heads:])
+        for segment, start in owned:
+            states, committed = segment.cache.states, max(segment.rows - segment.drafted, 0)
+            state = states.matrices(own), states.inputs(own)
+            nodes: list[tuple[Rows, Rows]] = []  # the state after each draft
+            known = states.earlier[len(states.earlier) - states.known :]
+            for place, parent in zip(known, states.parents, strict=False):
+                before = nodes[parent] if parent >= 0 else state
+                nodes.append(_replayed(net.shape, before, states.left(own, place)))
+            for row, parent in enumerate(states.parents[states.known :]):
+                at, node = start + row, parent - committed
+                before = nodes[node] if node >= 0 else state
+                after = _step(net, before, inputs[at], decays[at], betas[at])
+                matrices, kept, keys, deltas, out[at] = after
+                if row < committed:
+                    state[0][:], state[1][:] = matrices, kept
+                    continue
+                nodes.append((matrices, kept))
+                left = states.left(own, states.places[row - committed])
+                for place, numbers in zip(left, (decays[at], keys, deltas, inputs[at]), strict=True):
+                    place[:] = numbers
+        per_head = norm(out.reshape(len(out), heads, -1), net.norm, net.eps)
+        gates = net.gate(read)
+        out[:] = per_head.reshape(out.shape) * gates * _sigmoid(gates)
 
     def _normed_heads(self, heads: Rows, weight: Rows | None) -> Rows:
         """[rows, heads, head_dim] normed head by head, or over all heads where the weight is as wide."""
@@ -215,6 +262,8 @@ class ReferenceStack:
             chosen, rank = np.nonzero(numbers == number)
             gate_up, down = experts.pair(int(number))
             out[chosen] += down(self._gated(gate_up(rows[chosen]))) * weights[chosen, rank, None]
+        if (shared := experts.shared) is not None:
+            out += shared.down(self._gated(shared.gate_up(rows))) * _sigmoid(rows @ shared.gate)[:, None]
         return out
 
     def _embedding(self, embedding: LayerEmbedding, x: Rows, own: Rows) -> Rows:
@@ -234,6 +283,51 @@ class ReferenceStack:
             slope = np.float32(self.shape.gate_slope) * gate
         out: Rows = gate / (1 + np.exp(-np.maximum(slope, np.float32(-88)))) * up
         return out
+
+
+def _sigmoid(rows: Rows) -> Rows:
+    return np.asarray(1 / (1 + np.exp(-np.maximum(rows, np.float32(-88)))), np.float32)
+
+
+def _step(
+    net: DeltaNet, state: tuple[Rows, Rows], inputs: Rows, decays: Rows, betas: Rows
+) -> tuple[Rows, Rows, Rows, Rows, Rows]:
+    """One row: its state (matrices and last inputs), keys, deltas, and what it reads, [heads * value_dim]."""
+    heads, key_heads, key_dim, value_dim = net.shape[:4]
+    matrices, window = state[0], np.concatenate((state[1], inputs[None]))
+    summed: Rows = (window * net.convolution.T).sum(axis=0)
+    mixed = summed * _sigmoid(summed)
+    both, values = np.split(mixed, [2 * key_heads * key_dim])
+    both = both.reshape(2, key_heads, key_dim)
+    unit: Rows = both / np.sqrt((both * both).sum(axis=-1, keepdims=True) + np.float32(1e-6))
+    queries, keys = (net.shape.of_value_heads(each) for each in unit)
+    decayed = matrices * decays[:, None, None]
+    deltas = (values.reshape(heads, value_dim) - np.einsum("hkv,hk->hv", decayed, keys)) * betas[:, None]
+    after = advanced(decayed, keys, deltas)
+    read = np.einsum("hkv,hk->hv", after, queries * np.float32(key_dim**-0.5))
+    return after, window[1:], unit[1], deltas, read.reshape(-1)
+
+
+def advanced(decayed: Rows, keys: Rows, deltas: Rows) -> Rows:
+    """[heads, key_dim, value_dim] states, once decayed, with keys [heads, key_dim] times deltas [heads, value_dim]."""
+    return decayed + keys[:, :, None] * deltas[:, None, :]
+
+
+def _replayed(shape: StateShape, state: tuple[Rows, Rows], left: Drafted) -> tuple[Rows, Rows]:
+    """A state after a drafted row, by what that has left."""
+    matrices, inputs = state
+    keys = shape.of_value_heads(left.keys)
+    after = advanced(matrices * left.decays[:, None, None], keys, left.deltas)
+    return after, np.concatenate((inputs[1:], left.inputs[None]))
+
+
+def _replay(states: States) -> None:
+    """The drafted rows that were kept; from here on the states are torn until the forward ends."""
+    states.begin()
+    for place in states.earlier[: len(states.earlier) - states.known]:
+        for layer, shape in enumerate(states.shapes):
+            matrices, inputs = states.matrices(layer), states.inputs(layer)
+            matrices[:], inputs[:] = _replayed(shape, (matrices, inputs), states.left(layer, place))
 
 
 def _own_cache(segment: Segment) -> ReferenceCache:

@@ -5,6 +5,7 @@ sessions' caches. Invariant: a row's bits do not depend on what else is in the c
 """
 
 import ctypes as ct
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,9 +15,11 @@ from moa_kernels.blocks import Rows
 from moa_kernels.library import library, threads
 from moa_kernels.linear import vector
 from moa_kernels.rotary import Rotary
-from moa_kernels.transformer.cache import Cache, Segment
+from moa_kernels.transformer.cache import Cache
 from moa_kernels.transformer.layer import ACTIVATIONS, Layer, StackShape
 from moa_kernels.transformer.reference import ReferenceCache, ReferenceStack
+from moa_kernels.transformer.segment import Segment
+from moa_kernels.transformer.states import States
 
 
 class Stack:
@@ -46,13 +49,15 @@ class Stack:
         for layer in self.layers:
             layer.check(shape, self.rotaries, compiled=self.compiled)
         self.cached = tuple(self._cached_layers())
-        heads = {place: layer.heads_in(shape) for place, layer in zip(self.cached, self.layers, strict=True)}
+        with_heads = [pair for pair in zip(self.cached, self.layers, strict=True) if pair[1].delta_net is None]
+        heads = {place: layer.heads_in(shape) for place, layer in with_heads}
         self.cached_heads = tuple(heads.values())
+        self.states = tuple(layer.delta_net.shape for layer in self.layers if layer.delta_net is not None)
         if self.compiled:
             self._vectors: list[Rows] = []  # what the C structures point to
-            places = zip(self.layers, self.cached, strict=True)
+            places, states = zip(self.layers, self.cached, strict=True), States(self.states)
             c_layers = (CLayer * len(self.layers))(
-                *(layer.to_c(shape, self.rotaries, place, self._vectors) for layer, place in places)
+                *(layer.to_c(shape, self.rotaries, place, states, self._vectors) for layer, place in places)
             )
             self._c_heads = (CHeads * len(heads))(*(CHeads(*each) for each in self.cached_heads))
             kinds = [(kv, only_fills) for kv in KV_FORMATS for only_fills in (False, True)]
@@ -60,7 +65,7 @@ class Stack:
 
     def new_cache(self, *, kv: str) -> Cache:
         """An empty cache for one session; `kv` as `Cache` takes it."""
-        return (Cache if self.compiled else ReferenceCache)(self.cached_heads, kv=kv)
+        return (Cache if self.compiled else ReferenceCache)(self.cached_heads, kv=kv, states=self.states)
 
     def run(
         self, rows: Rows, segments: Sequence[Segment], state_layers: Sequence[int] = (), embeddings: Rows | None = None
@@ -76,7 +81,9 @@ class Stack:
         says that the caches cannot grow, or that there is no memory for the forward.
         """
         self._check_call(rows, segments, state_layers, embeddings)
-        return self._run(rows, embeddings, segments, tuple(state_layers), only_fills=False)
+        found = self._run(rows, embeddings, segments, tuple(state_layers), only_fills=False)
+        self._advance(segments)
+        return found
 
     def fill(self, rows: Rows, segments: Sequence[Segment]) -> None:
         """As `run`, for rows of which only keys and values are wanted: the last layer computes no more than these."""
@@ -84,6 +91,12 @@ class Stack:
             raise KernelError("A stack that reads memory writes no keys and values.")
         self._check_call(rows, segments, (), None)
         self._run(rows, None, segments, (), only_fills=True)
+        self._advance(segments)
+
+    def _advance(self, segments: Sequence[Segment]) -> None:
+        if self.states:
+            for segment in segments:
+                segment.cache.states.end(max(segment.rows - segment.drafted, 0))
 
     def _run(
         self, rows: Rows, embeddings: Rows | None, segments: Sequence[Segment], state_layers: Sequence[int],
@@ -92,6 +105,9 @@ class Stack:
         if not self.shape.reads_memory:
             for segment in segments:
                 segment.cache.make_writable(segment.first_slot, segment.first_slot + segment.rows)
+                if self.states:
+                    drafted = segment.drafted - segment.known
+                    segment.cache.states.prepare(segment.first_slot, segment.known, drafted, segment.parents)
         each = [segment.positions for segment in segments]
         positions = each[0] if len(each) == 1 else np.concatenate(each)
         tables = [rotary.tables(int(positions.max()) + 1) for rotary in self.rotaries]
@@ -115,14 +131,16 @@ class Stack:
         return out, {} if states is None else dict(zip(state_layers, states, strict=True))
 
     def _cached_layers(self) -> list[int]:
-        """Of each layer the one of the cache that it reads."""
+        """Of each layer the one of the cache that it reads; of a delta net the number of its state."""
         own: list[int] = []
+        cached, states = itertools.count(), itertools.count()
         for number, layer in enumerate(self.layers):
             source = layer.reads_layer
             if source is None:
-                own.append(max(own, default=-1) + 1)
+                own.append(next(cached if layer.delta_net is None else states))
                 continue
-            if not 0 <= source < number or self.layers[source].reads_layer is not None:
+            has_keys = 0 <= source < number and self.layers[source].delta_net is None
+            if not has_keys or self.layers[source].reads_layer is not None:
                 raise KernelError(f"Layer {number} reads the keys and values of layer {source}, which has none for it.")
             if self.layers[source].heads_in(self.shape) != layer.heads_in(self.shape):
                 raise KernelError(f"Layer {number} reads the keys and values of layer {source}, whose heads differ.")
@@ -145,9 +163,11 @@ class Stack:
                 raise KernelError(
                     f"The state of layer {layer} was requested from a stack of {len(self.layers)} layers."
                 )
+        if self.states and len({id(segment.cache) for segment in segments}) < len(segments):
+            raise KernelError("Two segments of a forward advance the states of one cache.")
         for segment in segments:
             cache = segment.cache
-            if cache.heads != self.cached_heads:
+            if cache.heads != self.cached_heads or cache.states.shapes != self.states:
                 raise KernelError("A segment's cache belongs to another stack.")
             if isinstance(cache, ReferenceCache) == self.compiled:
                 kinds = ("A cache in numpy", "with") if self.compiled else ("A cache of the kernels", "without")
@@ -166,4 +186,10 @@ class Stack:
 
 def _c_segment(segment: Segment) -> CSegment:
     seen = map(address, (segment.seen, segment.tail_start, segment.tail))
-    return CSegment(segment.rows, segment.first_slot, segment.cache.table, *seen)
+    rows = (segment.rows, segment.first_slot, segment.cache.table, *seen)
+    states = segment.cache.states
+    if not states.shapes:
+        return CSegment(*rows)
+    left = (address(states.memory), address(states.drafted), states.draft_nbytes // 4)
+    counts = (len(states.places), len(states.earlier) - states.known, states.known)
+    return CSegment(*rows, *left, *counts, address(states.earlier), address(states.places), address(states.parents))

@@ -8,8 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from moa_kernels import FORMATS, PLAIN, Cache, Layer, Linear, QuantisedMatrix, Segment, Stack, StackShape
+from moa_kernels import (
+    FORMATS,
+    PLAIN,
+    Cache,
+    DeltaNet,
+    Layer,
+    Linear,
+    QuantisedMatrix,
+    Segment,
+    Stack,
+    StackShape,
+    StateShape,
+)
 from moa_kernels.library import FOLDER_VARIABLE, present, probe
+from moa_kernels.transformer.reference import ReferenceCache
 from moa_kernels.variants import LIBRARIES, variants_of
 
 FOLDER = Path(os.environ.get(FOLDER_VARIABLE) or LIBRARIES)
@@ -60,13 +73,59 @@ def layer_of(shape: StackShape, seed: int, kind: str = PLAIN, *, reference: bool
     queries, keys = shape.heads * dim, layer.heads_in(shape).number * dim
     own = 0 if shape.reads_memory or layer.reads_layer is not None else keys * (1 if layer.keys_are_values else 2)
     read = shape.hidden + (0 if layer.attention_embedding_norm is None else shape.embedding)
-    sizes = {"qkv": (queries + own, read), "out": (shape.hidden, queries)}
+    gates = queries if layer.output_gate else 0
+    sizes = {"qkv": (queries + gates + own, read), "out": (shape.hidden, queries)}
+    if layer.delta_net is not None:
+        state = layer.delta_net.shape
+        sizes = {"qkv": (state.channels, read), "out": (shape.hidden, state.heads * state.value_dim)}
     if layer.experts is None or layer.beside is not None:
         sizes |= {"gate_up": (2 * inner, shape.hidden), "down": (shape.hidden, inner)}
     made: dict[str, Any] = {
         name: linear_of(random, *size, kind, reference=reference, bias=name == "qkv") for name, size in sizes.items()
     }
     return replace(layer, **made)
+
+
+STATE = StateShape(heads=4, key_heads=2, key_dim=32, value_dim=64, taps=4)
+
+
+def delta_net_of(
+    hidden: int, seed: int, kind: str = PLAIN, *, state: StateShape = STATE, reference: bool = False, **how: Any
+) -> DeltaNet:
+    random = np.random.default_rng([seed, 2])
+    width = state.heads * state.value_dim
+    return DeltaNet(
+        state,
+        gate=linear_of(random, width, hidden, kind, reference=reference),
+        decay_beta=linear_of(random, 2 * state.heads, hidden, reference=reference),
+        convolution=floats(random, state.channels, state.taps),
+        decay_rate=random.uniform(0.1, 2.0, state.heads).astype(np.float32),
+        time_bias=floats(random, state.heads),
+        norm=norm_of(random, state.value_dim),
+        eps=1e-5,
+        **how,
+    )
+
+
+def matrices_of(cache: Cache, layer: int) -> np.ndarray:
+    """[heads, key_dim, value_dim] of a layer, a view of those of numpy, or of the kernels, whose values lie in blocks."""
+    matrices, shape = cache.states.matrices(layer), cache.states.shapes[layer]
+    if isinstance(cache, ReferenceCache):
+        return matrices
+    blocks = matrices.reshape(shape.heads, shape.value_dim // 32, shape.key_dim, 32)
+    return np.moveaxis(blocks, 1, 2)
+
+
+def fill_states(cache: Cache, rows: int, seed: int) -> None:
+    """With random numbers, as if `rows` rows were in them."""
+    states, random = cache.states, np.random.default_rng(seed)
+    states.prepare(0, 0, 0, np.zeros(0, np.int32))
+    for layer, shape in enumerate(states.shapes):
+        numbers = floats(random, shape.heads, shape.key_dim, shape.value_dim)
+        blocks = matrices_of(cache, layer)
+        blocks[...] = numbers.reshape(blocks.shape)
+        states.inputs(layer)[...] = random.normal(size=states.inputs(layer).shape)
+    states.end(rows)
 
 
 def rounded(rows: np.ndarray) -> np.ndarray:
@@ -85,7 +144,7 @@ TREE = [-1, 0, 0, 1, 1, 2, 5, -1]
 def check_bits(one: Stack, fresh: Callable[[], Cache], rows: np.ndarray, embeddings: np.ndarray | None = None) -> None:
     """Rows of a tree and of a chain in one call have the bits that they have alone, or in other parts."""
     nodes, caches = len(TREE), [fresh(), fresh()]
-    segments = [Segment.tree(caches[0], TREE), Segment.chain(caches[1], len(rows) - nodes)]
+    segments = [Segment.tree(caches[0], TREE, drafted=nodes), Segment.chain(caches[1], len(rows) - nodes)]
     together, _ = one.run(rows, segments, embeddings=embeddings)
     caches[1].length += len(rows) - nodes
     paths = [[node] for node in range(nodes)]
@@ -101,3 +160,4 @@ def check_bits(one: Stack, fresh: Callable[[], Cache], rows: np.ndarray, embeddi
             cache.length += stop - start
             assert out.tobytes() == together[start:stop].tobytes()
     assert cache.read(0, cache.length).tobytes() == caches[1].read(0, cache.length).tobytes()
+    assert cache.states.memory.tobytes() == caches[1].states.memory.tobytes()

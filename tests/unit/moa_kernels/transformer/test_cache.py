@@ -148,7 +148,7 @@ def test_no_memory_leaves_what_is_held(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for length in (40, 64):  # a page is to be copied, and another one to be had
         with monkeypatch.context() as patch:
-            patch.setattr("moa_kernels.transformer.cache.aligned_zeros", Mock(side_effect=MemoryError))
+            patch.setattr("moa_kernels.transformer.pages.aligned_zeros", Mock(side_effect=MemoryError))
             taker.crop(length)
             with pytest.raises(MemoryError):
                 write((taker,), 1, 2)

@@ -26,6 +26,7 @@ from moa_kernels import (
     QuantisedMatrix,
     Rotary,
     Segment,
+    SharedExpert,
     Stack,
     StackShape,
     Tiles,
@@ -37,11 +38,15 @@ from moa_kernels.transformer import stack
 
 from tests.unit.moa_kernels.variants_here import (
     HERE,
+    STATE,
     TREE,
     check_bits,
+    delta_net_of,
+    fill_states,
     floats,
     layer_of,
     linear_of,
+    matrices_of,
     norm_of,
     random_matrix,
 )
@@ -128,6 +133,21 @@ def differing_stack(kind: str = "floats", *, reference: bool = False) -> Stack:
     return Stack(DIFFERING, layers, ROTARIES, reference=reference)
 
 
+def hybrid_stack(kind: str = PLAIN, *, reference: bool = False, **how: Any) -> Stack:
+    """Gated delta nets, one of them with experts and one that all rows share, below gated attention."""
+    state = STATE._replace(tiled=True)
+    nets = [delta_net_of(64, 7, kind, reference=reference), None]
+    nets.append(delta_net_of(64, 8, kind, state=state, reference=reference, beta_scale=2.0))
+    random = np.random.default_rng(4)
+    gate_up, down = (linear_of(random, *size, kind, reference=reference) for size in ((320, 64), (64, 160)))
+    experts = experts_of(0, kind, reference=reference, shared=SharedExpert(gate_up, down, floats(random, 64)))
+    layers = [
+        layer_of(SHAPE, at, kind, reference=reference, delta_net=net, output_gate=net is None, experts=own)
+        for at, (net, own) in enumerate(zip(nets, (experts, None, None), strict=True))
+    ]
+    return Stack(SHAPE, layers, ROTARIES[0], reference=reference)
+
+
 def rows_of(count: int, seed: int = 9, width: int = 64) -> np.ndarray:
     return np.random.default_rng(seed).normal(size=(count, width)).astype(np.float32)
 
@@ -143,6 +163,8 @@ def filled(one: Stack, past: int, *, kv: str, seed: int = 0) -> Cache:
     for index, heads in enumerate(cache.heads):
         keys, values = random.normal(size=(2, past, *heads)).astype(np.float32)
         cache.write(index, keys, values)
+    if cache.states.shapes:
+        fill_states(cache, past, seed)
     cache.length = past
     return cache
 
@@ -152,6 +174,7 @@ STACKS: dict[str, Build] = {
     "plain": plain_stack,
     "norms of queries and keys": lambda **how: plain_stack(norms=True, **how),
     "differing": lambda **how: differing_stack(**{"kind": PLAIN} | how),
+    "hybrid": hybrid_stack,
     "experts": expert_stack,
     "experts, weighed of all": lambda **how: expert_stack(weighs_all=True, **how),
     "experts, clamped, sinks": lambda **how: expert_stack(shape=CLAMPED, sinks=True, **how),
@@ -166,7 +189,8 @@ def test_layers_compute_what_numpy_computes(name: str, kv: str, state_layers: tu
     results, count = [], 5 + len(TREE) + 70
     for one in (STACKS[name](), STACKS[name](reference=True)):
         caches = [filled(one, past, kv=kv, seed=past) for past in (0, 63, 130)]
-        segments = [Segment.chain(caches[0], 5), Segment.tree(caches[1], TREE), Segment.chain(caches[2], 70, 200)]
+        segments = [Segment.chain(caches[0], 5, drafted=1), Segment.tree(caches[1], TREE, drafted=len(TREE))]
+        segments.append(Segment.chain(caches[2], 70, 200))
         rows = rows_of(count)
         out, entering = one.run(rows, segments, state_layers, embeddings=embeddings_of(one, count))
         assert tuple(entering) == state_layers or not one.compiled
@@ -175,6 +199,7 @@ def test_layers_compute_what_numpy_computes(name: str, kv: str, state_layers: tu
             segment.cache.length += segment.rows
         states = [entering[layer] for layer in state_layers]
         results.append((out, *states, *(cache.read(0, cache.length) for cache in caches)))
+        results[-1] += tuple(matrices_of(caches[2], layer).reshape(4, 32, 64) for layer in range(len(one.states)))
     close: dict[str, Any] = {
         "atol": {"f32": 2e-4, "f16": 8e-3, "q8": 8e-2}[kv],
         "rtol": {"f32": 1e-4, "f16": 1e-3, "q8": 1e-2}[kv],
@@ -193,6 +218,8 @@ def test_layers_compute_what_numpy_computes(name: str, kv: str, state_layers: tu
         (plain_stack, 38),
         (lambda: plain_stack("floats"), 38),
         (differing_stack, 78),
+        (hybrid_stack, 38),
+        (lambda: hybrid_stack("floats"), 38),
         # More rows to one expert than a block of its rows holds.
         *((lambda kind=kind: expert_stack(kind, sinks=True), 200) for kind in (PLAIN, Q4_1, MXFP4)),
         (lambda: expert_stack(Q4_1, scale=0.0, sinks=True), 200),  # all rows to the same experts
