@@ -4,12 +4,14 @@ from typing import Any
 
 import torch
 import transformers
+from moa_shared.models.network.plan import row_orders
 from moa_shared.models.storage.tensors import known_name
 from transformers import PreTrainedModel
 
 from tests.support.tiny_models import SIZES, Floats, ModelWeights, TinyModel
 from tests.support.torch_models import draw_weights, from_torch
 
+MIXTURE = "mixture: "
 WINDOW = 5  # so that every text of a test is longer
 _LAYERS = ["sliding_attention", "full_attention", "sliding_attention"]
 _YARN = {"rope_type": "yarn", "rope_theta": 500.0, "factor": 4.0, "original_max_position_embeddings": 32}
@@ -38,6 +40,11 @@ _GEMMA_4_WIDE = {
     "num_global_key_value_heads": 1,
 }  # fmt: skip
 _PHI_4 = {**_WIDE, "head_dim": None, "pad_token_id": None, "original_max_position_embeddings": 32}
+_HYBRID = {
+    "num_hidden_layers": 4, "head_dim": 64, "max_position_embeddings": 256, "linear_num_key_heads": 2,
+    "linear_num_value_heads": 6, "linear_key_head_dim": 32, "linear_value_head_dim": 64,
+    "rope_parameters": {**_PLAIN, "partial_rotary_factor": 0.5},
+}  # fmt: skip
 _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "mistral": ("Mistral", {"sliding_window": WINDOW}),
     "mistral without a window": ("Mistral", {"sliding_window": None}),
@@ -65,6 +72,13 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": ("Granite", {
         **_WIDE, "embedding_multiplier": 3.0, "attention_multiplier": 0.3, "residual_multiplier": 0.7, "logits_scaling": 2.0,
     }),
+    "qwen 3.5": ("Qwen3_5Text", _HYBRID),
+    "olmo hybrid": ("OlmoHybrid", {
+        **_HYBRID, **_WIDE, "layer_types": [*["linear_attention", "full_attention"] * 2], "rope_parameters": {**_PLAIN},
+    }),
+    "olmo hybrid, not rotated": ("OlmoHybrid", {
+        **_HYBRID, **_WIDE, "linear_allow_neg_eigval": False, "rope_parameters": {**_PLAIN, "rope_theta": None},
+    }),
 }  # fmt: skip
 DENSE_FAMILIES = tuple(_FAMILIES)
 _EARLIEST: dict[str, tuple[str, dict[str, Any]]] = {  # whose form is the kernels' first; here with scaled positions
@@ -80,13 +94,23 @@ _IN_GGUF: dict[str, dict[str, Any]] = {  # as llama.cpp's code has it: the file 
     "gemma 3": {"query_pre_attn_scalar": SIZES["head_dim"], "num_hidden_layers": 7, "layer_types": None},
     "smollm 3": {"num_hidden_layers": 5, "no_rope_layers": None},
     "mistral": {"sliding_window": None},
+    "mixture: gpt-oss": {"swiglu_limit": 7.0},
+    "mixture: qwen 3 next": {"mlp_only_layers": []},
 }
-GGUF_FAMILIES = (*_EARLIEST, *(name for name in DENSE_FAMILIES if name != "ministral" and "qwen" not in name))
+_FOLDERS_ALONE = (
+    "ministral",
+    "qwen 2 with a window",
+    "qwen 3 with a window",
+    "olmo hybrid",
+    "olmo hybrid, not rotated",
+)
+GGUF_FAMILIES = (*_EARLIEST, *(name for name in DENSE_FAMILIES if name not in _FOLDERS_ALONE))
 
 
 def tiny_in_gguf(family: str) -> PreTrainedModel:
-    """A model of a family as llama.cpp's converter can write it."""
-    return tiny_dense(family, **_IN_GGUF.get(family, {}))
+    """A model of a family, or of a mixture's, as llama.cpp's converter can write it."""
+    make = tiny_mixture if family.startswith(MIXTURE) else tiny_dense
+    return make(family.removeprefix(MIXTURE), **_IN_GGUF.get(family, {}))
 
 
 @torch.no_grad()
@@ -101,7 +125,7 @@ def tiny_dense(family: str, **changes: Any) -> PreTrainedModel:
     """A model of a family, with eager attention, which computes soft caps."""
     name, own = (_FAMILIES | _EARLIEST)[family]
     sizes = {**SIZES, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **own, **changes}
-    if sizes["hidden_size"] >= 128 and "Phi3" in name:
+    if (sizes["hidden_size"] >= 128 and "Phi3" in name) or name == "OlmoHybrid":
         sizes.pop("head_dim")
     config_class = getattr(transformers, "Gemma3TextConfig" if name == "Gemma3" else f"{name}Config")
     name = name.removesuffix("Text")
@@ -134,12 +158,17 @@ _MIXED: dict[str, tuple[str, dict[str, Any]]] = {
         **_GEMMA_4_WIDE, "enable_moe_block": True, "num_experts": 7, "top_k_experts": 3, "moe_intermediate_size": 32,
         "hidden_size_per_layer_input": 0, "tie_word_embeddings": False,
     }),
+    "qwen 3.5": ("Qwen3_5MoeText", {**_QWEN, **_HYBRID, "shared_expert_intermediate_size": 64}),
+    "qwen 3 next": ("Qwen3Next", {
+        **_QWEN, **_HYBRID, "shared_expert_intermediate_size": 64, "num_hidden_layers": 5, "mlp_only_layers": [1],
+        "layer_types": ["linear_attention", "linear_attention", "full_attention", "linear_attention", "full_attention"],
+    }),
     "gpt-oss": ("GptOss", {
         "num_local_experts": 6, "num_experts_per_tok": 3, "sliding_window": WINDOW, "rope_parameters": _MIXED_YARN,
         "swiglu_limit": 0.6,
     }),
 }  # fmt: skip
-MIXTURES = tuple(_MIXED)
+MIXTURES, HYBRID_MIXTURES = tuple(_MIXED), ("qwen 3.5", "qwen 3 next")
 
 
 def tiny_mixture(family: str, **changes: Any) -> PreTrainedModel:
@@ -170,13 +199,16 @@ def tiny_mixture(family: str, **changes: Any) -> PreTrainedModel:
 
 
 def weights_of(model: PreTrainedModel, packed: tuple[str, ...] = ()) -> ModelWeights:
-    """The tensors of any model by the names that layers are read by: matrices of one expert each."""
+    """The tensors of any model by the names that layers are read by: matrices of one expert each, and of one part."""
     made = from_torch(model)
-    turned = model.config.model_type == "gpt_oss"
+    turned, orders = model.config.model_type == "gpt_oss", row_orders(made.config)
     tensors: dict[str, Floats] = {}
     for own, tensor in made.tensors.items():
-        name = known_name(own)
-        tensors |= _apart(name, tensor, turned=turned) if ".experts." in name else {name: tensor}
+        prefix, dot, stem = (name := known_name(own)).partition("_attn.")
+        if stem in orders:
+            tensors |= {f"{prefix}{dot}{part}": tensor[rows] for part, rows in orders[stem].items()}
+        else:
+            tensors |= _apart(name, tensor, turned=turned) if ".experts." in name else {name: tensor}
     return ModelWeights(TinyModel(made.config, tensors), packed)
 
 

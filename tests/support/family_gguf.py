@@ -8,6 +8,7 @@ from typing import Any
 
 import gguf
 import numpy as np
+from moa_shared.models.storage.tensors import known_name
 from transformers import PreTrainedModel
 
 from tests.support.families import weights_of
@@ -16,12 +17,17 @@ from tests.support.tiny_models import Floats
 _ARCHITECTURES = {
     "mistral": "llama", "ministral": "llama", "ministral3": "mistral3", "gemma3_text": "gemma3", "olmo3": "olmo2",
     "gemma4_text": "gemma4", "gemma4_unified_text": "gemma4", "qwen3_moe": "qwen3moe", "mixtral": "llama", "gpt_oss": "gpt-oss",
+    "qwen3_5_text": "qwen35", "qwen3_5_moe_text": "qwen35moe", "qwen3_next": "qwen3next",
 }  # fmt: skip
 _PAIRED = ("llama", "mistral3", "smollm3", "granite")
 _UNKNOWN = {"q_norm": "attn_q_norm", "k_norm": "attn_k_norm", "lm_head": "output"}  # to some of its architectures
 _UNKNOWN |= {"pre_projection": "nextn.pre_projection", "post_projection": "nextn.post_projection"}  # and of assistants
 _UNKNOWN |= {"centroids": "masked_embd_centroids", "token_ordering": "masked_embd_ordering"}
 _GEMMA_4 = {"router.scale": "ffn_gate_inp.scale", "router.per_expert_scale": "ffn_down_exps.scale"}
+_OF_DELTA_NETS = {
+    "in_proj_qkv": "attn_qkv", "in_proj_z": "attn_gate", "in_proj_a": "ssm_alpha", "in_proj_b": "ssm_beta", "in_proj_ba": "ssm_ba",
+    "conv1d": "ssm_conv1d", "norm": "ssm_norm", "out_proj": "ssm_out",
+}  # fmt: skip
 _F32 = gguf.GGMLQuantizationType.F32
 Keys = dict[str, Any]
 
@@ -44,11 +50,11 @@ def write_family_gguf(
             _add(writer, f"{architecture}.{key}", value)
     (_write_gemma4_vocabulary if architecture == "gemma4" else _write_vocabulary)(writer, config["vocab_size"])
     for name, values in (_tensors(model, config, architecture) | changes).items():
-        if not name.endswith(("weight", "bias", "scale")) or values is None:
+        if not name.endswith(("weight", "bias", "scale", "ssm_a")) or values is None:
             continue
         values = np.ascontiguousarray(values, np.float32)
         is_packed = "_exps.weight" in name if "exps" in "".join(changes) or _has_experts(config) else values.ndim > 1
-        if is_packed and "ffn_gate_inp" not in name and kind != _F32:
+        if is_packed and "ffn_gate_inp" not in name and "conv1d" not in name and kind != _F32:
             writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
         else:
             writer.add_tensor(name, values)
@@ -127,7 +133,10 @@ def _keys(config: Keys, architecture: str) -> Keys:
             "expert_count": config.get("num_experts") or config["num_local_experts"],
             "expert_used_count": config["num_experts_per_tok"],
             "expert_feed_forward_length": width,
+            "expert_shared_feed_forward_length": config.get("shared_expert_intermediate_size"),
         }
+    if "linear_attention" in (config.get("layer_types") or ()):
+        keys |= _delta_net_keys(config)
     if architecture == "granite":
         scales = {"attention.scale": "attention_multiplier", "embedding_scale": "embedding_multiplier",
                   "residual_scale": "residual_multiplier", "logit_scale": "logits_scaling"}  # fmt: skip
@@ -140,6 +149,21 @@ def _keys(config: Keys, architecture: str) -> Keys:
         keys["rope.scaling.yarn_log_multiplier"] = float(own["mscale_all_dim"])
         keys["attention.temperature_scale"] = float(own["llama_4_scaling_beta"])
     return keys | _scaling(config, own, architecture)
+
+
+def _delta_net_keys(config: Keys) -> Keys:
+    kinds = [kind == "linear_attention" for kind in config["layer_types"]]
+    is_usual = kinds == [layer % 4 > 0 for layer in range(1, len(kinds) + 1)]
+    return {
+        "ssm.conv_kernel": config["linear_conv_kernel_dim"],
+        "ssm.state_size": config["linear_key_head_dim"],
+        "ssm.group_count": config["linear_num_key_heads"],
+        "ssm.time_step_rank": config["linear_num_value_heads"],
+        "ssm.inner_size": config["linear_num_value_heads"] * config["linear_value_head_dim"],
+        "full_attention_interval": 4 if is_usual else None,
+        "attention.recurrent_layers": None if is_usual else kinds,
+        "rope.dimension_sections": [11, 11, 10, 0],
+    }
 
 
 def _scaling(config: Keys, own: Keys, architecture: str) -> Keys:
@@ -195,8 +219,11 @@ def _tensors(model: PreTrainedModel, config: Keys, architecture: str) -> dict[st
         if architecture in _PAIRED and ("q_proj" in name or "k_proj" in name):
             heads = config["num_attention_heads"] if "q_proj" in name else config["num_key_value_heads"]
             values = values.reshape(heads, 2, -1, *values.shape[1:]).swapaxes(1, 2).reshape(values.shape)
-        if "gemma" in architecture and architecture != "gemma4" and name.endswith("norm.weight"):
-            values = values + 1
+        if "linear_attn" in name:
+            found |= _of_delta_net(name, values, config, architecture)
+            continue
+        if architecture in ("gemma2", "gemma3") or "qwen3next" in architecture or "qwen35" in architecture:
+            values = values + 1 if name.endswith("norm.weight") else values
         found[_renamed(name, names)] = values
     rope = config["rope_parameters"]
     own = rope.get("full_attention", rope)
@@ -212,18 +239,46 @@ def _tensors(model: PreTrainedModel, config: Keys, architecture: str) -> dict[st
     return found
 
 
+def _of_delta_net(name: str, values: Floats, config: Keys, architecture: str) -> dict[str, Floats]:
+    """One of its tensors as the converter writes it; of Qwen3.5 with value heads by their places in groups first."""
+    _, _, layer, _, part, *_ = name.split(".")
+    heads, key_heads = config["linear_num_value_heads"], config["linear_num_key_heads"]
+    keys, block = config["linear_key_head_dim"], f"blk.{layer}."
+    if part == "in_proj_qkvz":  # apart for each key head: its query, its key, values and gates
+        own = config["linear_value_head_dim"] * heads // key_heads
+        apart = values.reshape(key_heads, -1, values.shape[1])
+        parts = np.split(apart, [keys, 2 * keys, 2 * keys + own], axis=1)
+        *qkv, gate = (each.reshape(-1, values.shape[1]) for each in parts)
+        return {f"{block}attn_qkv.weight": np.concatenate(qkv), f"{block}attn_gate.weight": gate}
+    if part == "conv1d":
+        values = values[:, 0]
+
+    def by_place(own: Floats) -> Floats:
+        return own.reshape(key_heads, heads // key_heads, -1, *own.shape[1:]).swapaxes(0, 1).reshape(own.shape)
+
+    if architecture != "qwen3next" and part != "norm":
+        if part in ("in_proj_qkv", "conv1d"):
+            first = 2 * key_heads * keys
+            values = np.concatenate((values[:first], by_place(values[first:])))
+        else:
+            values = by_place(values.T).T if part == "out_proj" else by_place(values)
+    if part == "A_log":
+        return {f"{block}ssm_a": -np.exp(values)}
+    return {f"{block}{'ssm_dt.bias' if part == 'dt_bias' else _OF_DELTA_NETS[part] + '.weight'}": values}
+
+
 def _own_tensors(model: PreTrainedModel, config: Keys) -> dict[str, Floats]:
     """By transformers' names, with the experts of a mixture in one tensor each."""
     if not _has_experts(config):
         return {name: tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
-    apart, found = weights_of(model).tensors, dict[str, Floats]()
-    for name, values in apart.items():
+    apart = weights_of(model).tensors
+    whole = {known_name(name): tensor.detach().float().numpy() for name, tensor in model.state_dict().items()}
+    found = {name: values for name, values in whole.items() if ".experts." not in name}
+    for name in apart:
         if ".experts.0." in name:
             count = config.get("num_experts") or config["num_local_experts"]
             own = [apart[name.replace(".experts.0.", f".experts.{number}.")] for number in range(count)]
             found[name.replace(".experts.0.", ".experts.")] = np.stack(own)
-        elif ".experts." not in name:
-            found[name] = values
     return found
 
 

@@ -14,6 +14,7 @@ from moa_shared.drafter.checkpoint import fresh_tensors, save_checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.weights import ArrayWeights
 from moa_shared.models.network.network import Network
+from moa_shared.models.network.plan import row_orders, state_shape
 from moa_shared.models.storage.tensors import write_tensors
 from tokenizers import AddedToken, Tokenizer
 from tokenizers.models import WordLevel
@@ -27,7 +28,15 @@ SIZES: dict[str, int] = {  # which the kernels take
 SMALL: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 8}  # for torch alone
 WORDS = tuple(f"w{index}" for index in range(SIZES["vocab_size"]))
 END = 2  # the token that ends a text of a target on disk
-_ARCHITECTURES = {"llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM"}
+HYBRID = "qwen3_5_text"  # a family with recurrent states, which the torch levels do not compute
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM", "qwen2": "Qwen2ForCausalLM", "qwen3": "Qwen3ForCausalLM", HYBRID: "Qwen3_5ForCausalLM",
+}  # fmt: skip
+_HYBRID = {
+    "layer_types": ["linear_attention", "full_attention", "linear_attention"], "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4, "linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4,
+    "partial_rotary_factor": 1.0,
+}  # fmt: skip
 Floats = npt.NDArray[np.float32]
 
 
@@ -54,7 +63,8 @@ def tiny_model(family: str = "llama", *, seed: int = 3, spread: float = 0.0, **c
     config: dict[str, Any] = {
         **SIZES, "architectures": [_ARCHITECTURES[family]], "model_type": family, "dtype": "float32",
         "hidden_act": "silu", "rms_norm_eps": 1e-6, "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
-        "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None, **changes,
+        "tie_word_embeddings": False, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+        **(_HYBRID if family == HYBRID else {}), **changes,
     }  # fmt: skip
     random = np.random.default_rng(seed)
     tensors: dict[str, Floats] = {}
@@ -82,15 +92,33 @@ def _shapes(family: str, config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
     }  # fmt: skip
     if family == "qwen2":
         layer |= {f"self_attn.{name}_proj.bias": (count,) for name, count in rows.items()}
-    if family == "qwen3":
+    if family in ("qwen3", HYBRID):
         layer |= {f"self_attn.{name}_norm.weight": (head,) for name in "qk"}
     layers = range(config["num_hidden_layers"])
     shapes: dict[str, tuple[int, ...]] = {"model.embed_tokens.weight": (config["vocab_size"], hidden)}
     shapes |= {f"model.layers.{index}.{name}": shape for index in layers for name, shape in layer.items()}
+    if family == HYBRID:
+        shapes = _with_states(shapes, config)
     shapes |= {"model.norm.weight": (hidden,)}
     if not config["tie_word_embeddings"]:
         shapes["lm_head.weight"] = shapes["model.embed_tokens.weight"]
     return shapes
+
+
+def _with_states(shapes: dict[str, tuple[int, ...]], config: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+    """The same with gates behind queries, and with gated delta nets in some layers."""
+    hidden, state = config["hidden_size"], state_shape(config)
+    width = state.heads * state.value_dim
+    net = {
+        "in_proj_qkv.weight": (state.channels, hidden), "in_proj_z.weight": (width, hidden),
+        "in_proj_a.weight": (state.heads, hidden), "in_proj_b.weight": (state.heads, hidden),
+        "conv1d.weight": (state.channels, 1, state.taps), "A_log": (state.heads,), "dt_bias": (state.heads,),
+        "norm.weight": (state.value_dim,), "out_proj.weight": (hidden, width),
+    }  # fmt: skip
+    nets = [f"model.layers.{at}." for at, kind in enumerate(config["layer_types"]) if kind == "linear_attention"]
+    kept = {name: shape for name, shape in shapes.items() if not name.startswith(tuple(f"{each}self" for each in nets))}
+    gated = {name: (2 * rows, *rest) for name, (rows, *rest) in kept.items() if "q_proj" in name}
+    return kept | gated | {f"{each}linear_attn.{name}": shape for each in nets for name, shape in net.items()}
 
 
 class ModelWeights(ArrayWeights):
@@ -100,8 +128,12 @@ class ModelWeights(ArrayWeights):
     """
 
     def __init__(self, model: TinyModel, packed: Sequence[str] = ()) -> None:
-        super().__init__(model.tensors)
-        self.tensors = model.tensors
+        orders, self.tensors = row_orders(model.config), dict[str, Floats]()
+        for name, tensor in model.tensors.items():
+            prefix, dot, stem = name.partition("_attn.")
+            parts = orders.get(stem, {stem: slice(None)})
+            self.tensors |= {f"{prefix}{dot}{part}": tensor[rows] for part, rows in parts.items()}
+        super().__init__(self.tensors)
         self.packed = tuple(packed)
 
     def blocks(self, name: str) -> QuantisedMatrix | None:

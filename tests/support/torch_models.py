@@ -50,8 +50,10 @@ def rewrite(folder: Path, **changes: torch.Tensor | None) -> None:
 def draw_weights(model: PreTrainedModel) -> None:
     """Weights large enough that every token's logits depend on every other."""
     for name, parameter in model.named_parameters():
-        deviation = parameter.shape[1] ** -0.5 if parameter.dim() == 2 else 0.1
+        deviation = parameter.shape[-1] ** -0.5 if parameter.dim() > 1 else 0.1
         parameter.normal_(*((1.0, 0.1) if "norm" in name else (0.0, deviation)))
+        if type(model).__name__.startswith(("Qwen3Next", "Qwen3_5")) and "norm" in name and "linear" not in name:
+            parameter -= 1  # which these add
     for name, buffer in model.named_buffers():
         if name.endswith("layer_scalar"):  # Gemma 4's
             buffer.uniform_(0.6, 1.4)

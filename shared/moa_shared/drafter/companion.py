@@ -11,6 +11,7 @@ import csv
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from moa_shared.drafter.kinds.weights import INT8, Rows
 from moa_shared.drafting.estimates import MOST_EVIDENCE, MOST_TOKENS, PRIOR_EVIDENCE, Agreement, LearnedConfidence
 from moa_shared.errors import ConfigError, DiskFullError, MismatchError, ModelSourceError
 from moa_shared.models import ModelFiles, WeightReader, load_tokenizer, resolve
+from moa_shared.models.checkpoints import checkpoints_between, leave_checkpoint
 from moa_shared.models.network.network import Network
 from moa_shared.models.network.served import check_kernels
 from moa_shared.models.storage.cache import cache_root, combine, recall, remember
@@ -283,19 +285,25 @@ class CompanionState(TextState):
         self._begin()
         last = len(self.tokens) - 1
         self._fill(min(self._read, last), last)
-        self._cache.crop(last)
-        logits = self._logits_after(self.tokens[last:], run_of_text(range(last, last + 1)))
+        if (held := self._cache.crop(last)) < last:  # which states have taken in
+            self._fill(held, last)
+        # As a draft, so that recurrent states can take another token in its place.
+        logits = self._logits_after(self.tokens[last:], run_of_text(range(last, last + 1), drafted=1))
         self._read = last + 1
         self._drafting = True
         return logits
 
     def _fill(self, start: int, stop: int, every: int = 0, sampling: Sampling = LIKELIEST) -> list[ReadToken]:
         asked = []
-        for positions in batches(start, stop):
-            hidden = self._run(self._text(positions), run_of_text(positions))
-            self._read = positions.stop
-            if every:
-                asked += self._choices(positions[::every], self._logits(hidden[::every]), sampling)
+        places = checkpoints_between(start, stop) if self._network.stack.states else []
+        for first, end in pairwise(sorted({start, *places, stop})):
+            for positions in batches(first, end):
+                hidden = self._run(self._text(positions), run_of_text(positions))
+                self._read = positions.stop
+                if every:
+                    asked += self._choices(positions[::every], self._logits(hidden[::every]), sampling)
+            if end in places:
+                leave_checkpoint(self._cache)
         return asked
 
     def _choices(self, places: range, logits: Rows, sampling: Sampling) -> list[ReadToken]:

@@ -107,11 +107,15 @@ _MATHEMATICS_OF_LATER_FAMILIES = (
     *("num_experts_per_tok", "moe_intermediate_size", "norm_topk_prob", "decoder_sparse_step", "mlp_only_layers"),
     *("swiglu_alpha", "swiglu_limit", "attention_k_eq_v", "enable_moe_block", "global_head_dim"),
     *("hidden_size_per_layer_input", "num_global_key_value_heads", "num_kv_shared_layers", "per_layer_config"),
-    *("top_k_experts", "use_double_wide_mlp", "vocab_size_per_layer_input", "clip_qkv"),
+    *("top_k_experts", "use_double_wide_mlp", "vocab_size_per_layer_input", "clip_qkv", "full_attention_interval"),
+    *("linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim", "linear_value_head_dim"),
+    *("linear_conv_kernel_dim", "linear_allow_neg_eigval", "shared_expert_intermediate_size"),
 )
 _MATHEMATICS_OF_WINDOWS = ("use_sliding_window", "max_window_layers", "sliding_window", "layer_types")  # Qwen's
 # Models that see, and their text's family.
-_WITH_A_TEXT_PART = {"gemma3": "gemma3_text", "gemma4": "gemma4_text", "gemma4_unified": "gemma4_unified_text"}
+_WITH_A_TEXT_PART = {
+    family: f"{family}_text" for family in ("gemma3", "gemma4", "gemma4_unified", "qwen3_5", "qwen3_5_moe")
+}
 _OF_TEXT = ("architectures", "bos_token_id", "eos_token_id", "pad_token_id", "tie_word_embeddings")
 GENERATION_CONFIG = "generation_config.json"
 WEIGHTS_INDEX = "model.safetensors.index.json"

@@ -29,7 +29,7 @@ _BEHIND = {"attn_output": "self_attn.o_proj", "ffn_down": "mlp.down_proj"}
 _EXPERTS = {"ffn_gate_inp": "mlp.gate"} | {f"ffn_{each}_exps": f"mlp.experts.{each}_proj" for each in _MLP}
 _NEXTN = ("eh_proj", "enorm", "hnorm", "shared_head_norm", "shared_head_head", "embed_tokens")  # of MTP heads
 _OF_HEADS = {f"nextn.{each}": each.replace("shared_head_", "shared_head.") for each in _NEXTN}
-_NAME = re.compile(r"(?:blk\.(\d+)\.)?(((?:nextn\.)?\w+)\.(weight|bias|scale))")
+_NAME = re.compile(r"(?:blk\.(\d+)\.)?(((?:nextn\.)?\w+?)(?:\.(weight|bias|scale))?)")
 
 
 def hugging_face_name(name: str, family: str = "llama") -> str | None:
@@ -85,7 +85,7 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
             inner = header.integer("expert_feed_forward_length")
             config[mixture.inner] = inner or header.required("feed_forward_length")
     config |= gguf.keys(header, config)
-    if name != "phi3" and "partial_rotary_factor" in config["rope_parameters"]:
+    if name != "phi3" and family.delta_nets is None and "partial_rotary_factor" in config["rope_parameters"]:
         raise header.unread("rotates a part of each head")
     config |= special_ids(header)
     if (pooling := GGUF_TYPES.get(header.integer("pooling_type") or 0)) is not None:
@@ -95,7 +95,9 @@ def make_config(header: GgufHeader) -> dict[str, Any]:
         if hugging_face_name(tensor, name) is None:
             what = f"holds {tensor}, which no {header.architecture} model that moa serves has"
             raise header.wrong(what, "Choose a model without additions to its family, in a file of 2024 or later.")
-    for tensor in ("output_norm.weight", f"blk.{config['num_hidden_layers'] - 1}.attn_output.weight"):
+    last = f"blk.{config['num_hidden_layers'] - 1}"
+    ending = "ssm_out" if f"{last}.ssm_out.weight" in header.tensors else "attn_output"
+    for tensor in ("output_norm.weight", f"{last}.{ending}.weight"):
         if tensor not in header.tensors:
             raise header.wrong(f"lacks {tensor}", _WHOLE)
     tokens, shape = header.values("tokenizer.ggml.tokens"), header.tensors["token_embd.weight"].shape

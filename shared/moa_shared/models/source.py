@@ -270,7 +270,9 @@ def _examine_folder(model: LocalModel, facts: dict[str, Any]) -> None:
         raise ModelSourceError(f"The folder {folder} holds no tokenizer.json.")
     facts["can_chat"] = bool(read_templates(folder).get(DEFAULT_TEMPLATE))
     reader = WeightReader(ModelFiles(model.name, folder, config, paths, "", ""))
-    last = f"model.layers.{int(config['num_hidden_layers']) - 1}.self_attn.o_proj.weight"
+    layer = f"model.layers.{int(config['num_hidden_layers']) - 1}"
+    is_recurrent = f"{layer}.linear_attn.out_proj.weight" in reader.names()
+    last = f"{layer}.{'linear_attn.out_proj' if is_recurrent else 'self_attn.o_proj'}.weight"
     for name in (EMBEDDINGS, FINAL_NORM, HEAD, last):  # drafters for a model look like one, and lack these
         reader.shape(name)
     facts["config"] = config

@@ -60,7 +60,7 @@ def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] 
     places, at, names = list[Place](), 0, reader.names()
     head, by_rows = (tensors.HEAD, tensors.EMBEDDINGS) if tensors.HEAD in names else (tensors.EMBEDDINGS, "")
     for name in names:
-        is_read_by_rows = name in (by_rows, tensors.LAYER_EMBEDDINGS) or name.endswith(tensors.ROUTER_END)
+        is_read_by_rows = name in (by_rows, tensors.LAYER_EMBEDDINGS) or tensors.is_in_float32(name)
         if len(reader.shape(name)) != 2 or is_read_by_rows or (only is not None and name not in only):
             continue
         stored, (outputs, inputs) = reader.format_of(name), reader.shape(name)
@@ -117,12 +117,13 @@ def _pieces(places: list[Place]) -> Iterator[tuple[Place, range]]:
 
 
 def _pack_piece(reader: WeightReader, place: Place, tiles: range, into: Bytes) -> None:
-    stored, raw, heads = reader.stored(place.name)
+    own = range(place.outputs)[tiles.start * LANES : tiles.stop * LANES]
+    stored, raw, heads = reader.stored(place.name, slice(own.start, own.stop))
     if stored == place.kind or stored in STORED_FLOATS:
-        floats = "" if stored == place.kind else stored
-        pack(place.kind, raw, place.outputs, place.inputs, into, stored=floats, heads=heads, tiles=tiles)
+        floats, chosen = "" if stored == place.kind else stored, tiles if len(raw) == place.outputs else None
+        pack(place.kind, raw, len(raw), place.inputs, into, stored=floats, heads=heads, tiles=chosen)
         return
-    rows = reader.rows(place.name, np.arange(tiles.start * LANES, min(tiles.stop * LANES, place.outputs)))
+    rows = reader.rows(place.name, np.arange(own.start, own.stop))
     pack(place.kind, rows.view(np.uint8), len(rows), place.inputs, into, stored="f32")
 
 

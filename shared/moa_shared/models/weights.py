@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from moa_shared.models.files import GENERATION_CONFIG, TOKENIZER_FILES, ModelFil
 from moa_shared.models.gguf_configuration import hugging_face_name
 from moa_shared.models.gguf_entry import is_gguf
 from moa_shared.models.network.families import FAMILIES
-from moa_shared.models.network.plan import unread_tensors
+from moa_shared.models.network.plan import RowOrders, row_orders, unread_tensors
 from moa_shared.models.storage import tensors
 from moa_shared.models.storage.gguf_header import read_header
 from moa_shared.models.storage.tensors import EMBEDDINGS, HEAD, Bytes, Floats
@@ -49,10 +49,13 @@ class _Stored:
     heads: int = 0  # of paired rows; 0: none are paired
     offset: float = 0.0  # what the file has added to the numbers
     take: tensors.Take | None = None  # how it is taken, where it is a part of `source`
+    order: npt.NDArray[np.int64] | None = None  # which rows of `source` it has; None: all
     scales: Bytes | None = None  # of gpt-oss's blocks, which are in a tensor of their own
 
     @property
     def raw(self) -> Bytes:
+        if self.order is not None:
+            return self.source[self.order]
         return self.source if self.take is None else self.take(self.source)
 
     @property
@@ -74,10 +77,11 @@ class WeightReader:
         self._sources = {id(tensor.source.base): tensor.source for tensor in whole.values()}  # one a file
         self._tensors: dict[str, _Stored] = {}
         turned, unread = files.config.get("model_type") == "gpt_oss", unread_tensors(files.config)
+        orders = row_orders(files.config)
         for name, tensor in whole.items():
-            in_head = tensors.head_name(name, int(files.config["num_hidden_layers"]))
-            if name not in unread and bool(in_head) == of_head:
-                self._tensors |= _apart(in_head or name, tensor, turned=turned)
+            own = tensors.head_name(name, int(files.config["num_hidden_layers"]))
+            if name not in unread and bool(own) == of_head:
+                self._tensors |= _in_order(own or name, tensor, orders) or _apart(own or name, tensor, turned=turned)
         self._tied = HEAD not in self._tensors and bool(files.config.get("tie_word_embeddings", False))
         self._looked_at = 0  # bytes since the pages were dropped
 
@@ -100,10 +104,14 @@ class WeightReader:
     def stored_bytes(self, name: str) -> int:
         return self._find(name).nbytes
 
-    def stored(self, name: str) -> tuple[str, Bytes, int]:
-        """Its format, its rows' bytes as its file has them (mapped), and how many heads of paired rows it has."""
+    def stored(self, name: str, rows: slice) -> tuple[str, Bytes, int]:
+        """Its format, its rows' bytes as its file has them (mapped), and how many heads of paired rows it has.
+
+        Of a tensor that has the rows of its file in another order, these `rows` alone, in memory.
+        """
         tensor = self._find(name)
-        return tensor.stored.name, tensor.raw, tensor.heads
+        raw = tensor.raw if tensor.order is None else tensor.source[tensor.order[rows]]
+        return tensor.stored.name, raw, tensor.heads
 
     def blocks(self, name: str) -> QuantisedMatrix | Tiles | None:
         """A matrix packed, or in its file's blocks with rows in transformers' order; None: it is in other formats."""
@@ -131,7 +139,8 @@ class WeightReader:
         places = np.asarray(ids, np.int64)
         if tensor.heads:
             places = paired_places(places, tensor.shape[0], tensor.heads)
-        return self._widen(name, tensor.stored, tensor.raw[places])
+        source = tensor.raw if tensor.order is None else tensor.source
+        return self._widen(name, tensor.stored, source[places if tensor.order is None else tensor.order[places]])
 
     def drop_pages(self) -> None:
         self._looked_at = 0
@@ -177,7 +186,8 @@ def _open_gguf(path: Path, files: ModelFiles) -> dict[str, _Stored]:
             raw = data[entry.offset : entry.offset + entry.size]
             raw = raw.reshape(*entry.shape[:-1], entry.stored.row_bytes(entry.shape[-1]))
             heads = paired_heads(name, files.config)
-            offset = FAMILIES[family].norm_offset if name.endswith("norm.weight") else 0.0  # which the file has added
+            is_offset = name.endswith("norm.weight") and ".ssm_" not in name
+            offset = FAMILIES[family].norm_offset if is_offset else 0.0  # which the file has added
             if heads and entry.shape[0] % (2 * heads):
                 raise header.wrong(f"has {entry.shape[0]} rows in {name}, which are no pairs of {heads} heads")
             opened[known] = _Stored(entry.stored, entry.shape, raw, heads, offset)
@@ -248,6 +258,19 @@ def _apart(name: str, whole: _Stored, *, turned: bool) -> dict[str, _Stored]:
         own = take if whole.scales is None else partial(tensors.take_mxfp4, take, whole.scales)
         parts[part] = _Stored(whole.stored, shape, whole.source, take=own)
     return parts or {name: whole}
+
+
+def _in_order(name: str, whole: _Stored, orders: RowOrders) -> dict[str, _Stored]:
+    """Parts of a matrix by their names, whose rows lie in turn; none: it is read as it is."""
+    prefix, dot, stem = name.partition("_attn.")
+    parts = {}
+    for part, order in orders.get(stem, {}).items():
+        count = sum(map(len, orders[stem].values()))
+        if len(whole.shape) != 2 or whole.shape[0] != count:
+            what = f"The tensor {name} has the shape {list(whole.shape)}, expected {count} rows."
+            raise ModelSourceError(what, hint=_REFETCH)
+        parts[f"{prefix}{dot}{part}"] = replace(whole, shape=(len(order), whole.shape[1]), order=order)
+    return parts
 
 
 def _interpret(path: Path, name: str, tensor: tensors.FileTensor) -> tuple[str, _Stored]:

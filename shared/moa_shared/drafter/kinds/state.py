@@ -74,7 +74,7 @@ class BaseState:
 class TextState(BaseState, ABC):
     """A state whose cache holds the first `_read` committed tokens, and below them the draft under way.
 
-    Invariant: rows of an abandoned draft are not in it.
+    Invariant: rows of an abandoned draft are not in it. Where its cache cannot be cut there, `_read` goes back too.
     """
 
     def __init__(self, token_ids: npt.NDArray[np.int64] | None, cache: Cache) -> None:
@@ -117,7 +117,7 @@ class TextState(BaseState, ABC):
 
     def _drop_draft(self) -> None:
         super()._drop_draft()
-        self._cache.crop(self._read)
+        self._read = self._cache.crop(self._read)
 
 
 class MemoryCache:
@@ -208,13 +208,14 @@ def batches(start: int, stop: int) -> Iterator[range]:
         yield range(first, min(first + _BATCH, stop))
 
 
-def run_of_text(positions: range) -> Placement:
-    """Rows that follow one another after all that is held."""
-    return lambda cache: Segment.chain(cache, len(positions), positions.start)
+def run_of_text(positions: range, drafted: int = 0) -> Placement:
+    """Rows that follow one another after all that is held; `drafted` as of a segment."""
+    return lambda cache: Segment.chain(cache, len(positions), positions.start, drafted=drafted)
 
 
 def draft_rows(nodes: DraftNodes, known: int, root: int) -> Placement:
-    """The draft nodes from `known` on; those before are the last rows held."""
+    """The draft nodes from `known` on; those before, and the root before them, are the last rows held."""
+    drafted = len(nodes) + 1
     if nodes.is_chain:
-        return run_of_text(range(root + 1 + known, root + 1 + len(nodes)))
-    return lambda cache: Segment.tree(cache, nodes.parents, known, root + 1)
+        return run_of_text(range(root + 1 + known, root + 1 + len(nodes)), drafted)
+    return lambda cache: Segment.tree(cache, nodes.parents, known, root + 1, drafted=drafted)

@@ -36,6 +36,16 @@ class Mixture:
     switch: str = ""  # that says whether a model has any; empty: all of the family have
     beside: bool = False  # they stand beside an MLP, whose width is the usual key's
     count: str = "num_experts"  # for how many there are
+    shared: str = ""  # for the width of an expert that all rows have; empty: there is none
+
+
+@dataclass(frozen=True, slots=True)
+class DeltaNets:
+    """The layers of a family with gated delta nets in place of attention: linear ones, by `layer_types`."""
+
+    norms: Norms = Norms()
+    eps: float = 0.0  # of the norm of what is read; 0: the model's
+    flips: str = ""  # key of config.json that lets betas reach 2; empty: they reach 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +81,8 @@ class Family:
     layers_differ: bool = False  # in heads, width of the MLP, and whose keys they read
     score_scale: float = 0.0  # of attention; 0: as the configuration says, else one over the root of a head's size
     torch: bool = False  # float32 and bf16 compute it: its layers are transformers' own, over attention in pages
+    delta_nets: DeltaNets | None = None  # of some layers
+    output_gate: bool = False  # attention's output is gated; projections of queries have gates behind each head
     gguf: Gguf | None = None  # None: it is not read from GGUF files
 
 
@@ -109,6 +121,21 @@ _GEMMA_4 = Family(
         },
     },
 )
+_QWEN_HYBRID = Family(
+    norm_offset=1.0,
+    needed=_HEAD_NORMS,
+    delta_nets=DeltaNets(),
+    output_gate=True,
+    defaults={
+        "rms_norm_eps": 1e-6, "head_dim": 256, "partial_rotary_factor": 0.25, "full_attention_interval": 4,
+        "linear_num_key_heads": 16, "linear_num_value_heads": 32, "linear_conv_kernel_dim": 4,
+        "linear_key_head_dim": 128, "linear_value_head_dim": 128,
+    },
+    gguf=Gguf("qwen35", keys.hybrid, head_norms=True, renamed=keys.HYBRID_TENSORS),
+)  # fmt: skip
+_QWEN_HYBRID_MIXTURE = {
+    **_QWEN_HYBRID.defaults, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
+}  # fmt: skip
 FAMILIES = {
     "llama": Family(torch=True, gguf=Gguf("llama", pairs_heads=True)),
     "qwen2": Family(needed=_BIASES, torch=True, gguf=Gguf("qwen2")),
@@ -200,6 +227,26 @@ FAMILIES = {
                 "attn_sinks.weight": "self_attn.sinks.weight",
             },
         ),
+    ),
+    "qwen3_5_text": _QWEN_HYBRID,
+    "qwen3_5_moe_text": replace(
+        _QWEN_HYBRID,
+        mixture=Mixture("moe_intermediate_size", weighs_chosen=True, shared="shared_expert_intermediate_size"),
+        # Layers have no MLP, whose width configurations leave out.
+        defaults={**_QWEN_HYBRID_MIXTURE, "num_experts": 256, "num_experts_per_tok": 8, "intermediate_size": 512},
+        gguf=Gguf("qwen35moe", keys.hybrid, head_norms=True, renamed=keys.HYBRID_TENSORS),
+    ),
+    "qwen3_next": replace(
+        _QWEN_HYBRID,
+        mixture=Mixture("moe_intermediate_size", shared="shared_expert_intermediate_size"),
+        defaults={**_QWEN_HYBRID_MIXTURE, "num_experts": 512, "num_experts_per_tok": 10, "norm_topk_prob": True},
+        gguf=Gguf("qwen3next", keys.hybrid, head_norms=True, renamed=keys.HYBRID_TENSORS),
+    ),
+    "olmo_hybrid": Family(
+        _AFTER,
+        needed=_HEAD_NORMS,
+        delta_nets=DeltaNets(eps=1e-5, flips="linear_allow_neg_eigval"),
+        defaults={"rms_norm_eps": 1e-6, "linear_conv_kernel_dim": 4, "linear_allow_neg_eigval": True},
     ),
 }
 EARLIEST = ("llama", "qwen2", "qwen3")  # whose layers are of Llama's form, and alike where there are no windows

@@ -17,6 +17,7 @@ from moa_kernels import (
     F16,
     BesideNorms,
     Cache,
+    DeltaNet,
     Experts,
     KernelError,
     Layer,
@@ -24,13 +25,14 @@ from moa_kernels import (
     Linear,
     QuantisedMatrix,
     Segment,
+    SharedExpert,
     Stack,
     Tiles,
     norm,
 )
 
 from moa_shared.models.network.families import FAMILIES, Family
-from moa_shared.models.network.plan import LayerPlan, MixturePlan, plan_of
+from moa_shared.models.network.plan import DeltaNetPlan, LayerPlan, MixturePlan, plan_of
 from moa_shared.models.network.served import unsupported
 from moa_shared.models.storage import tensors
 from moa_shared.programs.progress import Progress
@@ -72,17 +74,29 @@ def read_layer(
     """
     plan = plan or LayerPlan()
     parts = _Parts(weights, prefix, make_linear, family, frozenset(weights.names()))
-    sizes, norms, mixture = plan.sizes, family.norms, plan.mixture
+    sizes, norms, mixture, net = plan.sizes, family.norms, plan.mixture, plan.delta_net
     has_keys = not reads_memory and (sizes is None or sizes.reads_layer is None)
     keys_are_values = sizes is not None and sizes.keys_are_values
-    parts.require([each for each in family.needed if has_keys or each != _KEY_NORM])
-    dense, out = mixture is None or mixture.beside, parts.linear("self_attn.o_proj")
+    if net is None:
+        parts.require([each for each in family.needed if has_keys or each != _KEY_NORM])
+    elif family.delta_nets is not None:
+        norms = family.delta_nets.norms
+    dense = mixture is None or mixture.beside
+    out = parts.linear("self_attn.o_proj" if net is None else "linear_attn.out_proj")
     gate_up = ["mlp.gate_up_proj"] if family.fused else ["mlp.gate_proj", "mlp.up_proj"]
-    projected = [f"self_attn.{each}_proj" for each in ("q" if not has_keys else "qk" if keys_are_values else "qkv")]
+    parts_of_heads = [
+        "gated_q" if family.output_gate else "q",
+        *("" if not has_keys else "k" if keys_are_values else "kv"),
+    ]
+    projected = [f"self_attn.{each}_proj" for each in parts_of_heads]
+    if family.fused:
+        projected = ["self_attn.qkv_proj"]
+    elif net is not None:
+        projected = parts.of_delta_net("in_proj_qkv", "_proj")
     scalar = parts.vector("layer_scalar")
     return Layer(
         attention_norm=parts.norm(norms.attention) if input_norm else None,
-        qkv=parts.linear(*(["self_attn.qkv_proj"] if family.fused else projected)),
+        qkv=parts.linear(*projected),
         out=out,
         mlp_norm=parts.norm(norms.mlp),
         gate_up=parts.linear(*gate_up) if dense else None,
@@ -103,6 +117,8 @@ def read_layer(
         reads_layer=None if sizes is None else sizes.reads_layer,
         embedding=parts.embedding() if plan.embeds else None,
         out_scale=1.0 if scalar is None else float(scalar[0]),
+        output_gate=family.output_gate and net is None,
+        delta_net=None if net is None else parts.delta_net(net, in_numpy=not out.compiled),
     )
 
 
@@ -149,6 +165,36 @@ class _Parts:
         except KernelError as error:
             raise KernelError(f"{self.prefix}.{modules[0]}: {error}") from error
 
+    def of_delta_net(self, fused: str, ending: str) -> list[str]:
+        """The modules of queries, keys and values: one, or one each (OLMo's)."""
+        if f"{self.prefix}.linear_attn.{fused}.weight" in self.names:
+            return [f"linear_attn.{fused}"]
+        return [f"linear_attn.{each}{ending}" for each in "qkv"]
+
+    def delta_net(self, plan: DeltaNetPlan, *, in_numpy: bool) -> DeltaNet:
+        def array(module: str) -> Rows:
+            return self.weights.array(f"{self.prefix}.{module}.weight")
+
+        said = [array(f"linear_attn.in_proj_{each}") for each in "ab"]
+        convolution = np.concatenate([array(module) for module in self.of_delta_net("conv1d", "_conv1d")])
+        negative_rate = self.vector("linear_attn.A")  # GGUF's
+        return DeltaNet(
+            plan.state,
+            gate=self.linear("linear_attn.in_proj_z"),
+            decay_beta=Linear(said, plain=True, reference=in_numpy),
+            convolution=convolution.reshape(len(convolution), -1),
+            decay_rate=np.exp(self.needed("linear_attn.A_log")) if negative_rate is None else -negative_rate,
+            time_bias=self.needed("linear_attn.dt_bias"),
+            norm=self.needed("linear_attn.norm.weight"),
+            eps=plan.eps,
+            beta_scale=plan.beta_scale,
+        )
+
+    def shared_expert(self) -> SharedExpert:
+        gate = self.weights.array(f"{self.prefix}.mlp.shared_expert_gate.weight").reshape(-1)
+        gate_up = self.linear("mlp.shared_expert.gate_proj", "mlp.shared_expert.up_proj")
+        return SharedExpert(gate_up, self.linear("mlp.shared_expert.down_proj"), gate)
+
     def experts(self, plan: MixturePlan, *, in_numpy: bool) -> Experts:
         """By one product each; in numpy those are read that rows choose."""
         scores = self.weights.array(f"{self.prefix}.mlp.gate.weight")
@@ -162,9 +208,12 @@ class _Parts:
 
         try:
             scales = self.vector("mlp.gate.expert_scale")
-            found = Experts(router, plan.chosen, read, weighs_all=plan.weighs_all, scales=scales)
+            shared = self.shared_expert() if plan.shared else None
+            found = Experts(router, plan.chosen, read, weighs_all=plan.weighs_all, scales=scales, shared=shared)
             if found.inner != plan.inner:
                 raise KernelError(f"Its experts are {found.inner} wide, expected {plan.inner}.")
+            if shared is not None and shared.down.inputs != plan.shared:
+                raise KernelError(f"Its shared expert is {shared.down.inputs} wide, expected {plan.shared}.")
             return found
         except KernelError as error:
             if str(error).startswith(self.prefix):  # of one expert's matrix, which it names

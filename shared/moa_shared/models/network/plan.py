@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from moa_kernels import Heads, KernelError, Rotary, StackShape, cap
+import numpy.typing as npt
+from moa_kernels import Heads, KernelError, Rotary, StackShape, StateShape, cap
 from moa_kernels.blocks import Rows
 
 from moa_shared.models.network.families import FAMILIES, Family, Mixture
-from moa_shared.models.storage.gguf_keys import FULL, SLIDING, Config
+from moa_shared.models.storage.gguf_keys import FULL, LINEAR, SLIDING, TILED, Config
 
 EMBEDDING = "hidden_size_per_layer_input"
 
@@ -31,10 +32,14 @@ def with_defaults(config: Config, family: Family) -> dict[str, Any]:
 
 
 def layer_kinds(config: Config, family: Family) -> list[str]:
-    """Which layers see a window. `config`: with the family's defaults."""
+    """Which layers see a window, or have a gated delta net. `config`: with the family's defaults."""
     count, every = int(config["num_hidden_layers"]), family.window_every
     if config.get("layer_types"):
         kinds = list(config["layer_types"])
+    elif family.delta_nets is not None:
+        step = int(config.get("full_attention_interval", 4))
+        kinds = [LINEAR if layer % step else FULL for layer in range(1, count + 1)]
+        return kinds if FULL in kinds or config.get("model_type") != "olmo_hybrid" else [*kinds[:-1], FULL]
     elif config.get("use_sliding_window") and every is None and config.get("sliding_window"):  # Qwen's keys
         first = 0 if family.mixture is not None else int(config.get("max_window_layers", 28))
         return [SLIDING if layer >= first else FULL for layer in range(count)]
@@ -77,13 +82,41 @@ def sizes_of(config: Config, family: Family, kinds: Sequence[str]) -> list[Layer
 
 def _sizes_by_layer(config: Config) -> list[LayerSizes]:
     family = FAMILIES[str(config.get("model_type") or "llama")]
-    config = with_defaults(config, family)
-    return sizes_of(config, family, layer_kinds(config, family))
+    return sizes_of(with_defaults(config, family), family, _kinds_by_layer(config))
+
+
+def _kinds_by_layer(config: Config) -> list[str]:
+    family = FAMILIES[str(config.get("model_type") or "llama")]
+    return layer_kinds(with_defaults(config, family), family)
 
 
 def cached_heads(config: Config) -> list[Heads]:
     """The heads of each layer that has keys and values of its own: what a cache of a served model keeps."""
-    return [each.heads for each in _sizes_by_layer(config) if each.reads_layer is None]
+    kinds = _kinds_by_layer(config)
+    sizes = zip(_sizes_by_layer(config), kinds, strict=True)
+    return [each.heads for each, kind in sizes if each.reads_layer is None and kind != LINEAR]
+
+
+def state_shapes(config: Config) -> list[StateShape]:
+    """The state of each layer that has one in place of keys and values."""
+    family = FAMILIES[str(config.get("model_type") or "llama")]
+    count = _kinds_by_layer(config).count(LINEAR)
+    return [state_shape(with_defaults(config, family))] * count if count else []
+
+
+def state_shape(config: Config) -> StateShape:
+    """`config`: with the family's defaults."""
+    heads, hidden = int(config["num_attention_heads"]), int(config["hidden_size"])
+    key_heads = int(config.get("linear_num_key_heads") or heads)
+    key_dim = int(config.get("linear_key_head_dim") or 0.75 * hidden / key_heads)  # OLMo's default
+    return StateShape(
+        heads=int(config.get("linear_num_value_heads") or heads),
+        key_heads=key_heads,
+        key_dim=key_dim,
+        value_dim=int(config.get("linear_value_head_dim") or 2 * key_dim),
+        taps=int(config["linear_conv_kernel_dim"]),
+        tiled=bool(config.get(TILED)),
+    )
 
 
 def kv_width(config: Config) -> int:
@@ -100,6 +133,31 @@ def unread_tensors(config: Config) -> frozenset[str]:
     return frozenset(f"model.layers.{layer}.self_attn.{module}.weight" for layer in readers for module in modules)
 
 
+RowOrders = Mapping[str, Mapping[str, npt.NDArray[np.int64]]]
+
+
+def row_orders(config: Config) -> RowOrders:
+    """The rows of each part of matrices whose parts lie in turn, by names within attention or a delta net."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    if family is None or not family.output_gate:
+        return {}
+    config = with_defaults(config, family)
+    heads, dim, state = int(config["num_attention_heads"]), int(config["head_dim"]), state_shape(config)
+    queries, gates = np.arange(2 * heads * dim).reshape(heads, 2, dim).swapaxes(0, 1)
+    each, keys, values = state.heads // state.key_heads, state.key_dim, state.heads // state.key_heads * state.value_dim
+    of_heads = np.arange(2 * state.key_heads * (keys + values)).reshape(state.key_heads, -1)
+    split = np.split(of_heads, [keys, 2 * keys, 2 * keys + values], axis=1)
+    beta, decay = np.split(np.arange(2 * state.heads).reshape(state.key_heads, -1), [each], axis=1)
+    return {
+        "q_proj.weight": {"gated_q_proj.weight": np.concatenate((queries.ravel(), gates.ravel()))},
+        "in_proj_qkvz.weight": {
+            "in_proj_qkv.weight": np.concatenate([part.ravel() for part in split[:3]]),
+            "in_proj_z.weight": split[3].ravel(),
+        },
+        "in_proj_ba.weight": {"in_proj_b.weight": beta.ravel(), "in_proj_a.weight": decay.ravel()},
+    }
+
+
 def embedding_width(config: Config, family: Family) -> int:
     """The width of the layers' own embeddings; 0: they have none. `config`: as its file has it."""
     default = 256 if config.get("model_type") == "gemma4_text" else 0  # where config.json does not have the key
@@ -113,6 +171,7 @@ class MixturePlan:
     chosen: int  # how many a row has
     weighs_all: bool  # weights are a softmax over all scores, else over those of the chosen
     beside: bool = False  # an MLP stands beside them
+    shared: int = 0  # width of an expert that all rows have; 0: there is none
 
 
 def mixture_of(config: Config, family: Family, layer: int) -> MixturePlan | None:
@@ -124,7 +183,8 @@ def mixture_of(config: Config, family: Family, layer: int) -> MixturePlan | None
         return None
     weighs_all = not (mixture.weighs_chosen or config.get("norm_topk_prob"))
     count, chosen = int(config[count_key(config)]), int(config[mixture.chosen])
-    return MixturePlan(count, int(config[mixture.inner]), chosen, weighs_all, mixture.beside)
+    shared = int(config[mixture.shared]) if mixture.shared else 0
+    return MixturePlan(count, int(config[mixture.inner]), chosen, weighs_all, mixture.beside, shared)
 
 
 def is_on(config: Config, mixture: Mixture) -> bool:
@@ -139,12 +199,20 @@ Kind = tuple[str, int]  # of a layer's angles: whether it sees a window, and the
 
 
 @dataclass(frozen=True, slots=True)
+class DeltaNetPlan:
+    state: StateShape
+    eps: float  # of the norm of what is read
+    beta_scale: float  # 2: betas reach 2
+
+
+@dataclass(frozen=True, slots=True)
 class LayerPlan:
     window: int = 0  # how many positions it sees; 0: all
     rotary: int | None = 0  # which of the plan's angles turn it; None: none
     mixture: MixturePlan | None = None
     sizes: LayerSizes | None = None  # what it has of its own; None: those of the plan's shape
     embeds: bool = False  # it adds an embedding of its own
+    delta_net: DeltaNetPlan | None = None  # in place of attention
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +230,8 @@ class Plan:
         for number, layer in enumerate(self.layers[first:], first):
             if layer.embeds:
                 return f"layer {number} adds embeddings of its own, whose table stays on the server"
+            if layer.delta_net is not None:
+                return f"layer {number} has a recurrent state, which holds all rows before a device's first"
             if layer.sizes is not None and layer.sizes.reads_layer is not None:
                 return f"layer {number} reads the keys and values of layer {layer.sizes.reads_layer}"
         return ""
@@ -182,20 +252,29 @@ def plan_of(config: Mapping[str, Any], context: int = 0) -> Plan:
     kinds = layer_kinds(config, family)
     sizes = sizes_of(config, family, kinds)
     angles = [(kind, each.heads.dim) for kind, each in zip(kinds, sizes, strict=True)]
+    rope = config.get("rope_parameters")
+    is_turned = config.get("model_type") != "olmo_hybrid" or not rope or rope.get("rope_theta", 0) is not None
+    if not is_turned:
+        config["rope_parameters"] = {}
     shape, rotaries = _shape(config, family, embedding), _rotaries(config, angles, context)
     every = int(config.get("no_rope_layer_interval", family.no_rotary_every)) if family.no_rotary_every else 0
     turned = [not every or layer % every > 0 for layer in range(1, int(config["num_hidden_layers"]) + 1)]
     if every and config.get("no_rope_layers"):
         turned = list(map(bool, config["no_rope_layers"]))
     window = int(config["sliding_window"]) if SLIDING in kinds else 0
+    delta_net = None
+    if (nets := family.delta_nets) is not None:
+        beta_scale = 2.0 if config.get(nets.flips) else 1.0
+        delta_net = DeltaNetPlan(state_shape(config), nets.eps or shape.eps, beta_scale)
     kind_numbers = {kind: number for number, kind in enumerate(rotaries)}
     layers = tuple(
         LayerPlan(
             window if kind == SLIDING else 0,
-            (kind_numbers.get((kind, each.heads.dim), 0) if turns else None),
+            (kind_numbers.get((kind, each.heads.dim), 0) if turns and is_turned and kind != LINEAR else None),
             mixture_of(config, family, layer),
             each if family.layers_differ else None,
             embedding > 0,
+            delta_net if kind == LINEAR else None,
         )
         for layer, (kind, turns, each) in enumerate(zip(kinds, turned, sizes, strict=True))
     )

@@ -12,7 +12,7 @@ from importlib.util import find_spec
 import numpy as np
 from moa_kernels import KernelError
 from moa_kernels.bindings import LANES
-from moa_kernels.transformer.layer import GELU_TANH, MOST_EXPERTS
+from moa_kernels.transformer.layer import GELU_TANH, MOST_EXPERTS, MOST_TAPS
 
 from moa_shared.errors import ModelSourceError
 from moa_shared.models.network.families import EARLIEST, FAMILIES, Family
@@ -24,9 +24,10 @@ from moa_shared.models.network.plan import (
     layer_kinds,
     plan_of,
     sizes_of,
+    state_shape,
     with_defaults,
 )
-from moa_shared.models.storage.gguf_keys import FULL, MOST_LAYERS, SLIDING, Config
+from moa_shared.models.storage.gguf_keys import FULL, LINEAR, MOST_LAYERS, SLIDING, Config
 from moa_shared.plain_text import plain_line
 
 _MOST_SIZE = 1 << 24  # of sizes: the widest models have a quarter of a million tokens, and MLPs of 53,248 numbers
@@ -34,6 +35,8 @@ _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
 _OPTIONAL_SIZES = (  # absent or null where others say it
     *("num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window", "sliding_window_pattern"),
     *("no_rope_layer_interval", "global_head_dim", "num_global_key_value_heads", "vocab_size_per_layer_input"),
+    *("full_attention_interval", "linear_num_key_heads", "linear_num_value_heads", "linear_key_head_dim"),
+    "linear_value_head_dim",
 )
 _QWENS = ("qwen2", "qwen3", "qwen3_moe")  # whose windows are used only where use_sliding_window says so
 _KERNELS = 2 * LANES  # what sizes must be multiples of
@@ -62,7 +65,8 @@ def check_family(config: Config, name: str) -> None:
 
 def _mistake(config: Config, family: Family) -> str | None:
     """What is not computed; None: nothing. Layers are allocated by sizes, and heads divided."""
-    given = [*_SIZES, *(key for key in _OPTIONAL_SIZES if config.get(key) is not None)]
+    given = [key for key in _SIZES if key in config or key not in family.defaults]
+    given += [key for key in _OPTIONAL_SIZES if config.get(key) is not None]
     if wrong := next(filter(None, (_wrong_size(config, key) for key in given)), None):
         return wrong
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
@@ -70,7 +74,7 @@ def _mistake(config: Config, family: Family) -> str | None:
     if heads % kv_heads or not head_dim or head_dim % 2:
         return f"{heads} query heads over {kv_heads} key/value heads of {head_dim} numbers"
     kinds, name = config.get("layer_types") or [], config["model_type"]
-    if any(kind not in (FULL, SLIDING) for kind in kinds):
+    if any(kind not in (FULL, SLIDING if family.delta_nets is None else LINEAR) for kind in kinds):
         return f"layer_types = {kinds}"
     if name in _QWENS and config.get("use_sliding_window"):
         if "sliding_window" not in config:
@@ -87,7 +91,8 @@ def _mistake(config: Config, family: Family) -> str | None:
             return f"{key} = {value}"
     if not isinstance(config.get("rope_parameters") or config.get("rope_scaling") or {}, Mapping):
         return "rotary parameters that make no sense"
-    if wrong := _mistake_in_mixture(config, family) or _mistake_in_sizes(config, family):
+    mistakes = (_mistake_in_mixture, _mistake_in_sizes, _mistake_in_delta_nets)
+    if wrong := next(filter(None, (find(config, family) for find in mistakes)), None):
         return wrong
     with suppress(KernelError), np.errstate(divide="raise", over="raise", invalid="raise"):
         plan_of(config)
@@ -111,6 +116,7 @@ def _mistake_in_mixture(config: Config, family: Family) -> str | None:
         _wrong_size(config, count, MOST_EXPERTS)
         or _wrong_size(config, mixture.chosen, config[count])
         or _wrong_size(config, mixture.inner)
+        or (_wrong_size(config, mixture.shared) if mixture.shared else None)
         or _wrong_size(config, "decoder_sparse_step")
     )
 
@@ -142,6 +148,22 @@ def _mistake_in_sizes(config: Config, family: Family) -> str | None:
     return None
 
 
+def _mistake_in_delta_nets(config: Config, family: Family) -> str | None:
+    if family.delta_nets is None:
+        return None
+    config = with_defaults(config, family)
+    taps, shape = config["linear_conv_kernel_dim"], state_shape(config)
+    if type(taps) is not int or not 2 <= taps <= MOST_TAPS:
+        return f"linear_conv_kernel_dim = {plain_line(repr(taps), 80)}, expected a whole number from 2 to {MOST_TAPS}"
+    if shape.heads % shape.key_heads:
+        return f"{shape.heads} value heads over {shape.key_heads} key heads"
+    if FULL not in layer_kinds(config, family):
+        return "no layer with attention"
+    if family.output_gate and config.get("attention_bias"):
+        return "biases of gated attention"
+    return None
+
+
 def check_served(config: Config, name: str) -> None:
     """Refuse what no level of this installation computes; arguments and errors are those of `check_family`."""
     check_family(config, name)
@@ -159,8 +181,11 @@ def check_kernels(config: Config) -> None:
         plan = plan_of(config)
         plan.shape.check()
         sizes = [(f"{each.rotated} numbers of a head are rotated", each.rotated) for each in plan.rotaries]
-        inners = {each.mixture.inner for each in plan.layers if each.mixture is not None}
-        for what, size in [*sizes, *((f"The width of an expert is {inner}", inner) for inner in inners)]:
+        mixtures = [each.mixture for each in plan.layers if each.mixture is not None]
+        inners = {inner for each in mixtures for inner in (each.inner, each.shared)}
+        sizes += [(f"The width of an expert is {inner}", inner) for inner in inners]
+        dims = {dim for each in plan.layers if each.delta_net is not None for dim in each.delta_net.state[2:4]}
+        for what, size in [*sizes, *((f"A head of a recurrent state has {dim} numbers", dim) for dim in dims)]:
             if size % _KERNELS:
                 raise KernelError(f"{what}, which is no multiple of {_KERNELS}.")
     except KernelError as error:
@@ -188,6 +213,12 @@ def check_torch(config: Config, name: str) -> None:
 def is_for_torch(config: Config) -> bool:
     family = FAMILIES.get(str(config.get("model_type")))
     return family is not None and family.torch
+
+
+def is_plain_on_kernels(config: Config) -> bool:
+    """Whether the kernels compute the level float32: of families with recurrent states, which torch's levels lack."""
+    family = FAMILIES.get(str(config.get("model_type")))
+    return family is not None and family.delta_nets is not None
 
 
 def has_torch() -> bool:

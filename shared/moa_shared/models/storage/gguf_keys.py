@@ -77,7 +77,8 @@ def read_factors(header: GgufHeader, name: str, rotated: int) -> list[float]:
 
 
 Config = Mapping[str, Any]
-SLIDING, FULL = "sliding_attention", "full_attention"  # kinds of layers
+SLIDING, FULL, LINEAR = "sliding_attention", "full_attention", "linear_attention"  # kinds of layers
+TILED = "linear_value_heads_tiled"  # of the configuration that is made of a GGUF file
 MOST_LAYERS = 1024  # the largest models have 126; a file that names a billion would be looked through for hours
 _GELU: dict[str, Any] = dict.fromkeys(("hidden_act", "hidden_activation"), "gelu_pytorch_tanh")
 GEMMA_4_TENSORS = {
@@ -235,6 +236,49 @@ def gemma4(header: GgufHeader, config: Config) -> dict[str, Any]:
     if (table := header.tensors.get("per_layer_token_embd.weight")) is not None:
         own["vocab_size_per_layer_input"] = table.shape[0]
     return own
+
+
+HYBRID_TENSORS = {
+    "post_attention_norm.weight": "post_attention_layernorm.weight",
+    "ffn_norm.weight": "",
+    "attn_qkv.weight": "linear_attn.in_proj_qkv.weight",
+    "attn_gate.weight": "linear_attn.in_proj_z.weight",
+    "ssm_in.weight": "linear_attn.in_proj_qkvz.weight",  # of files before 2026
+    "ssm_ba.weight": "linear_attn.in_proj_ba.weight",
+    "ssm_alpha.weight": "linear_attn.in_proj_a.weight",
+    "ssm_beta.weight": "linear_attn.in_proj_b.weight",
+    "ssm_a": "linear_attn.A",
+    "ssm_dt.bias": "linear_attn.dt_bias",
+    "ssm_conv1d.weight": "linear_attn.conv1d.weight",
+    "ssm_norm.weight": "linear_attn.norm.weight",
+    "ssm_out.weight": "linear_attn.out_proj.weight",
+    "ffn_gate_inp_shexp.weight": "mlp.shared_expert_gate.weight",
+    **{f"ffn_{each}_shexp.weight": f"mlp.shared_expert.{each}_proj.weight" for each in ("gate", "up", "down")},
+}
+
+
+def hybrid(header: GgufHeader, config: Config) -> dict[str, Any]:
+    """Of layers with gated delta nets."""
+    layers = min(int(config["num_hidden_layers"]), MOST_LAYERS)  # more are refused later
+    said, every = header.said("attention.recurrent_layers"), header.integer("full_attention_interval")
+    every = 4 if every is None else every
+    if every < 1 or (isinstance(said, list) and len(said) < layers):
+        raise header.wrong(f"does not say which of {layers} layers have attention")
+    recurs = said[:layers] if isinstance(said, list) else [layer % every > 0 for layer in range(1, layers + 1)]
+    heads, key_heads = header.required("ssm.time_step_rank"), header.required("ssm.group_count")
+    if heads < 1 or key_heads < 1 or header.required("ssm.inner_size") % heads:
+        raise header.wrong(f"shares {header.required('ssm.inner_size')} values among {heads} heads")
+    return {
+        "layer_types": [LINEAR if each else FULL for each in recurs],
+        "linear_num_value_heads": heads,
+        "linear_num_key_heads": key_heads,
+        "linear_key_head_dim": header.required("ssm.state_size"),
+        "linear_value_head_dim": header.required("ssm.inner_size") // heads,
+        "linear_conv_kernel_dim": header.required("ssm.conv_kernel"),
+        TILED: header.architecture != "qwen3next",
+        "shared_expert_intermediate_size": header.integer("expert_shared_feed_forward_length"),
+        "norm_topk_prob": header.flag("expert_weights_norm") is not False,
+    }
 
 
 def _by_layer(header: GgufHeader, key: str, count: int) -> list[int]:

@@ -25,6 +25,7 @@ _SPLITS: dict[str | None, str | None] = {
     **dict.fromkeys((*_LLAMA_3, "dbrx", "smaug-bpe"), tokenizer_json.LLAMA_3),
     **dict.fromkeys(("qwen2", "deepseek-r1-qwen", "megrez", "kormo"), tokenizer_json.QWEN_2),
     **dict.fromkeys(("gpt-4o", "llama4", "kanana2"), tokenizer_json.GPT_4O),
+    "qwen35": tokenizer_json.QWEN_3_5,
     "tekken": tokenizer_json.TEKKEN,
 }
 # GPT-2's expression after each digit is split off (SmolLM 2, Granite 3, StarCoder).

@@ -227,9 +227,20 @@ _RENAMED = (
     (".w3.weight", ".up_proj.weight"),
     (".w2.weight", ".down_proj.weight"),
     (".sinks.weight", ".sinks"),
+    ("attention_layer_norm", "input_layernorm"),  # OLMo Hybrid's
+    ("feedforward_layer_norm", "post_attention_layernorm"),
+    (".linear_attn.g_proj.", ".linear_attn.in_proj_z."),
+    (".linear_attn.a_proj.", ".linear_attn.in_proj_a."),
+    (".linear_attn.b_proj.", ".linear_attn.in_proj_b."),
+    (".linear_attn.o_proj.", ".linear_attn.out_proj."),
+    (".linear_attn.o_norm.", ".linear_attn.norm."),
 )
 _EXPERTS_BESIDE = re.compile(r"(layers\.\d+)\.experts\.")  # Gemma 4's
-ROUTER_END = ".mlp.gate.weight"  # of the names of routers, which are computed in float32
+_IN_FLOAT32 = (  # how names of matrices end that the kernels compute with in float32: routers, and what states follow
+    *(".mlp.gate.weight", ".mlp.shared_expert_gate.weight", ".conv1d.weight"),
+    *(".linear_attn.in_proj_a.weight", ".linear_attn.in_proj_b.weight"),
+    *(f".linear_attn.{each}_conv1d.weight" for each in "qkv"),
+)
 BLOCKS_END, SCALES_END = "_blocks", "_scales"  # how names of gpt-oss's tensors in MXFP4 end
 
 
@@ -237,6 +248,10 @@ def known_name(name: str) -> str:
     for theirs, ours in _RENAMED:
         name = name.replace(theirs, ours)
     return _EXPERTS_BESIDE.sub(r"\1.mlp.experts.", name)
+
+
+def is_in_float32(name: str) -> bool:
+    return name.endswith(_IN_FLOAT32)
 
 
 _OF_HEAD = re.compile(r"(?:model\.)?mtp[._](.+)|model\.layers\.(\d{1,9})\.(.+)")

@@ -33,7 +33,7 @@ from moa_shared.sandbox.tokenizer_json import JsonTokenizer
 
 from tests.support.decoders import Rows
 from tests.support.skipping import examples
-from tests.support.tiny_models import SIZES, ModelWeights, save_tiny_model, tiny_model
+from tests.support.tiny_models import HYBRID, SIZES, ModelWeights, save_tiny_model, tiny_model
 
 
 @pytest.mark.parametrize(
@@ -144,6 +144,8 @@ def test_what_is_no_such_file_is_refused(
 VOCAB = SIZES["vocab_size"]
 MODEL = tiny_model()
 NETWORK = Network(ModelWeights(MODEL), MODEL.config, plain=True)
+HYBRID_MODEL = tiny_model(HYBRID)
+RECURRENT = Network(ModelWeights(HYBRID_MODEL), HYBRID_MODEL.config, plain=True)  # with states that cannot be cut
 PROMPT = [5, 17, 42, 8, 17, 42]
 
 
@@ -151,21 +153,23 @@ def state(columns: int = VOCAB) -> CompanionState:
     return CompanionState(NETWORK, columns, kv=F32)
 
 
-def said(tokens: list[int]) -> Rows:
+def said(tokens: list[int], network: Network = NETWORK) -> Rows:
     """The model's own logits after a text."""
-    segment = Segment.chain(NETWORK.new_cache(kv=F32), len(tokens))
-    logits: Rows = NETWORK.forward(tokens, [segment], [len(tokens) - 1]).logits[0]
+    segment = Segment.chain(network.new_cache(kv=F32), len(tokens))
+    logits: Rows = network.forward(tokens, [segment], [len(tokens) - 1]).logits[0]
     return logits
 
 
-def close(ours: Rows, tokens: list[int]) -> None:
-    np.testing.assert_allclose(ours, said(tokens), atol=2e-5)
-
-
 @settings(max_examples=examples(30))
-@given(data=st.data())
-def test_text_read_ahead_cut_back_and_drafted_below_is_as_text_read_at_once(data: st.DataObject) -> None:
-    companion, text, nodes = state(), list(PROMPT), list[tuple[int, int]]()
+@given(data=st.data(), network=st.sampled_from([NETWORK, RECURRENT]), before=st.sampled_from([0, 60, 130]))
+def test_text_read_ahead_cut_back_and_drafted_below_is_as_text_read_at_once(
+    data: st.DataObject, network: Network, before: int
+) -> None:
+    def close(ours: Rows, tokens: list[int]) -> None:
+        np.testing.assert_allclose(ours, said(tokens, network), atol=2e-5)
+
+    companion, nodes = CompanionState(network, VOCAB, kv=F32), list[tuple[int, int]]()
+    text = [*range(before // 2), *range(before - before // 2), *PROMPT]
     companion.extend(text)
     begun = False
     for _ in range(data.draw(st.integers(3, 12))):

@@ -23,13 +23,12 @@ from moa_shared.models.storage.gguf_header import GgufHeader, read_header
 from moa_shared.models.tiles import map_tiles
 from moa_shared.models.weights import WeightReader, unpair_rows
 from moa_shared.programs.progress import Progress
-from transformers import PreTrainedModel
 
-from tests.support.families import GGUF_FAMILIES, tiny_in_gguf, tiny_mixture, weights_of
+from tests.support.families import GGUF_FAMILIES, HYBRID_MIXTURES, MIXTURE, tiny_in_gguf, tiny_mixture, weights_of
 from tests.support.family_gguf import write_family_gguf
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
-from tests.unit.moa_shared.models.network.test_network import MIXTURE, TEXT, needs_kernels, of_transformers
+from tests.unit.moa_shared.models.network.test_network import TEXT, needs_kernels, of_transformers
 from tests.unit.moa_shared.models.test_weights import logits_of
 
 pytestmark = pytest.mark.torch
@@ -199,17 +198,13 @@ def test_rows_are_unpaired_as_llama_cpp_pairs_them() -> None:
     assert np.array_equal(unpair_rows(paired[:, 0], heads), rows[:, 0])
 
 
-MIXTURES = [MIXTURE + each for each in ("qwen 3", "mixtral", "olmoe", "olmoe with clips", "gpt-oss", "gemma 4")]
+MIXTURES = [
+    MIXTURE + each
+    for each in ("qwen 3", "mixtral", "olmoe", "olmoe with clips", "gpt-oss", "gemma 4", *HYBRID_MIXTURES)
+]
 GATES, GEMMA = "blk.1.ffn_gate_exps.weight", "gemma 4 with embeddings by layer"
 ALIKE = [each for each in GGUF_FAMILIES if not each.startswith(("llama 3", "mistral", "phi", "gemma 4"))]
-QWEN, OSS = MIXTURE + "qwen 3", MIXTURE + "gpt-oss"
-
-
-def model_of(family: str) -> PreTrainedModel:
-    """gpt-oss's gates are limited as llama.cpp limits them: by its code, not by what a file says."""
-    if not family.startswith(MIXTURE):
-        return tiny_in_gguf(family)
-    return tiny_mixture(family.removeprefix(MIXTURE), **({"swiglu_limit": 7.0} if "gpt-oss" in family else {}))
+HYBRID, QWEN, OSS = "qwen 3.5", MIXTURE + "qwen 3", MIXTURE + "gpt-oss"
 
 
 def files_of(path: Path) -> ModelFiles:
@@ -219,15 +214,39 @@ def files_of(path: Path) -> ModelFiles:
 @needs_kernels
 @pytest.mark.parametrize("family", [*GGUF_FAMILIES, *MIXTURES])
 def test_weights_and_logits_are_those_of_the_model(family: str, tmp_path: Path) -> None:
-    model = model_of(family)
+    model = tiny_in_gguf(family)
     files = files_of(write_family_gguf(model, tmp_path / "tiny.gguf"))
     reader, of_state = WeightReader(files), {name: tensor.numpy() for name, tensor in model.state_dict().items()}
-    expected = weights_of(model).tensors if family.startswith(MIXTURE) else of_state
+    expected = weights_of(model).tensors if family.startswith(MIXTURE) or "3.5" in family else of_state
+    expected = {name: tensor for name, tensor in expected.items() if "linear_attn" not in name}  # in another order
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    assert set(reader.names()) - tied == expected.keys() - tied
+    assert {name for name in reader.names() if "linear_attn" not in name} - tied == expected.keys() - tied
     for name, tensor in expected.items():
         np.testing.assert_allclose(reader.array(name), tensor, rtol=0, atol=2e-7, err_msg=name)
     np.testing.assert_allclose(logits_of(files, plain=True), of_transformers(model), rtol=0, atol=3e-4)
+
+
+@needs_kernels
+def test_a_hybrid_in_files_of_other_converters(tmp_path: Path) -> None:
+    """Qwen3-Next's fused projections as they are (2025), and blocks of multi-token prediction behind the layers."""
+    model = tiny_in_gguf(MIXTURE + "qwen 3 next")
+    fused, changes = "linear_attn.in_proj_qkvz.weight", dict[str, Any]()
+    for layer in (0, 1, 3):
+        changes |= {f"blk.{layer}.attn_{part}.weight": None for part in ("qkv", "gate")}
+        changes[f"blk.{layer}.ssm_in.weight"] = model.state_dict()[f"model.layers.{layer}.{fused}"].numpy()
+    drafting: dict[str, Any] = {
+        "blk.5.nextn.eh_proj.weight": np.zeros((64, 128)),
+        "blk.5.attn_q.weight": np.zeros((512, 64)),
+    }
+    drafting |= {"block_count": 6, "nextn_predict_layers": 1}
+    whole, other = (
+        files_of(write_family_gguf(model, tmp_path / f"{len(own)}.gguf", **own)) for own in ({}, changes | drafting)
+    )
+    assert other.config == whole.config
+    assert sorted(WeightReader(other).names()) == sorted(WeightReader(whole).names())
+    assert logits_of(other).tobytes() == logits_of(whole).tobytes()
+    tiles = map_tiles(other, tmp_path, Progress())
+    assert logits_of(other, WeightReader(other).with_tiles(tiles)).tobytes() == logits_of(whole).tobytes()
 
 
 @pytest.mark.parametrize(
@@ -263,7 +282,7 @@ def test_experts_in_all_formats_are_read_and_packed(kind: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("family", [*ALIKE, *MIXTURES])
 def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> None:
-    model = model_of(family)
+    model = tiny_in_gguf(family)
     config, theirs = make_config(read_header(write_family_gguf(model, tmp_path / "tiny.gguf"))), model.config.to_dict()
     generic = {"dtype", "head_dim", "eos_token_id", "bos_token_id", "pad_token_id", "architectures", "mlp_bias"}
     for key in config.keys() - generic:
@@ -277,6 +296,15 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("family", "changes", "message"),
     [
+        (HYBRID, {"ssm.time_step_rank": 0}, "The GGUF file TMP/tiny.gguf shares 384 values among 0 heads"),
+        (HYBRID, {"ssm.group_count": 4}, "The config.json of tiny.gguf has 6 value heads over 4 key heads, which"),
+        (HYBRID, {"ssm.conv_kernel": 9}, "tiny.gguf has linear_conv_kernel_dim = 9, expected a whole number"),
+        (HYBRID, {"ssm.state_size": None}, "The GGUF file TMP/tiny.gguf does not set qwen35.ssm.state_size"),
+        (HYBRID, {"full_attention_interval": 0}, "does not say which of 4 layers have attention"),
+        (HYBRID, {"nextn_predict_layers": 4}, "tiny.gguf has num_hidden_layers = 0, expected a whole number"),
+        (HYBRID, {"blk.0.ssm_a": None}, "The weights of tiny hold no tensor model.layers.0.linear_attn.A_log"),
+        (HYBRID, {"blk.0.ssm_dt.bias": None}, "tiny hold no tensor model.layers.0.linear_attn.dt_bias"),
+        (HYBRID, {"blk.3.attn_q.weight": np.zeros((500, 64))}, "q_proj.weight has the shape [500, 64], expected 512"),
         (QWEN, {"expert_count": 0}, "The config.json of tiny.gguf has num_experts = 0, expected a whole number"),
         (QWEN, {"expert_used_count": 11}, "The config.json of tiny.gguf has num_experts_per_tok = 11, expected"),
         (QWEN, {"expert_feed_forward_length": 64}, "do not compute this target: model.layers.0.mlp: Its experts"),
@@ -307,6 +335,6 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
 def test_files_that_make_no_sense_are_refused(
     family: str, changes: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    path = write_family_gguf(model_of(family), tmp_path / "tiny.gguf", **changes)
+    path = write_family_gguf(tiny_in_gguf(family), tmp_path / "tiny.gguf", **changes)
     with says(ModelSourceError, message):
         logits_of(files_of(path))

@@ -31,9 +31,9 @@ from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 from tests.support.families import MIXTURES, tiny_mixture, weights_of
 from tests.support.messages import says
 from tests.support.tiny_gguf import GgufWriter
-from tests.support.tiny_models import SIZES, Floats, save_tokenizer
+from tests.support.tiny_models import Floats, save_tokenizer
 from tests.support.torch_models import rewrite
-from tests.unit.moa_shared.models.network.test_network import TEXT, needs_kernels, of_transformers
+from tests.unit.moa_shared.models.network.test_network import needs_kernels, of_transformers, text_of
 
 pytestmark = pytest.mark.torch
 
@@ -292,8 +292,8 @@ def in_mxfp4(folder: Path, model: PreTrainedModel) -> Path:
 
 def logits_of(files: ModelFiles, weights: Any = None, *, plain: bool = False) -> Floats:
     network = Network(weights or WeightReader(files), files.config, plain=plain)
-    target = KernelTarget(network, SIZES["max_position_embeddings"], kv="f32" if plain else "f16")
-    return target.forward(target.new_cache(), TEXT).logits
+    target = KernelTarget(network, files.config["max_position_embeddings"], kv="f32" if plain else "f16")
+    return target.forward(target.new_cache(), text_of(files.config)).logits
 
 
 @needs_kernels

@@ -8,14 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from moa_kernels import Heads
+from moa_kernels import Heads, StateShape
 from moa_kernels.library import library
 from moa_server.verifier.kernel_target import KernelTarget
 from moa_server.verifier.memory_check import SizedTarget
 from moa_shared.errors import ModelSourceError
 from moa_shared.models import WeightReader, resolve
 from moa_shared.models.network.network import Network
-from moa_shared.models.network.plan import cached_heads, kv_width
+from moa_shared.models.network.plan import cached_heads, kv_width, plan_of, state_shapes
 from moa_shared.models.network.served import check_family
 from moa_shared.models.storage.tensors import LAYER_EMBEDDINGS
 from moa_shared.models.tiles import plan_places
@@ -32,12 +32,12 @@ pytestmark = pytest.mark.torch
 
 
 TEXT = [(31 * place + 7) % SIZES["vocab_size"] for place in range(50)]
-SHARING = "gemma 4 with embeddings by layer"
+SHARING, HYBRID, SHARED = "gemma 4 with embeddings by layer", "qwen 3.5", "qwen 3 next"
 needs_kernels = pytest.mark.skipif(library() is None, reason="there are no kernels for this CPU")
 
 
 def tiny(family: str) -> dict[str, Any]:
-    found: dict[str, Any] = (tiny_mixture if family == MIXTURE else tiny_dense)(family).config.to_dict()
+    found: dict[str, Any] = (tiny_mixture if family in (MIXTURE, SHARED) else tiny_dense)(family).config.to_dict()
     return found
 
 
@@ -52,6 +52,10 @@ QWEN_2, SMOLLM, MIXTURE = (
     ("config", "changes", "message"),
     [
         (QWEN_2, {"model_type": "gpt2"}, "it is of the model family 'gpt2', which moa does not serve"),
+        *(
+            (QWEN_2, {"model_type": family}, f"it is of the model family '{family}', which moa does not serve")
+            for family in ("kimi_linear", "glm5_next", "bailing_hybrid", "qwen4_exp")
+        ),
         (QWEN_2, {"model_type": None}, "it is of the model family None, which moa does not serve"),
         (QWEN_2, {"vocab_size": 0}, "vocab_size = 0, expected a whole number from 1 to"),
         (QWEN_2, {"hidden_size": "many"}, "hidden_size = 'many', expected a whole number from"),
@@ -94,12 +98,39 @@ QWEN_2, SMOLLM, MIXTURE = (
         ),
         (SHARING, {"per_layer_config": {"0": {"num_key_value_heads": 3}}}, "4 query heads over 3"),
         (SHARING, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0, which moa"),
+        (HYBRID, {"linear_num_value_heads": 0}, "linear_num_value_heads = 0, expected a whole number from 1"),
+        (HYBRID, {"linear_num_key_heads": 4}, "6 value heads over 4 key heads, which moa does not compute"),
+        *(
+            (
+                HYBRID,
+                {"linear_conv_kernel_dim": taps},
+                f"linear_conv_kernel_dim = {taps!r}, expected a whole number from 2",
+            )
+            for taps in (1, 9, "4", 3.5)
+        ),
+        (HYBRID, {"layer_types": ["linear_attention"] * 4}, "no layer with attention, which moa does"),
+        (HYBRID, {"layer_types": ["sliding_attention"] * 4}, "layer_types = ['sliding_attention',"),
+        (HYBRID, {"full_attention_interval": 0}, "full_attention_interval = 0, expected a whole number"),
+        (HYBRID, {"attention_bias": True}, "biases of gated attention, which moa"),
+        (SHARED, {"shared_expert_intermediate_size": 0}, "shared_expert_intermediate_size = 0, expected"),
         (SHARING, {"use_bidirectional_attention": "all"}, "bidirectional attention, which writes"),
     ],
 )
 def test_what_makes_no_sense_is_refused(config: dict[str, Any] | str, changes: dict[str, Any], message: str) -> None:
     with says(ModelSourceError, message if "model_type" in changes else f"The config.json of it has {message}"):
         check_family((tiny(config) if isinstance(config, str) else config) | changes, "it")
+
+
+def test_what_a_hybrid_keeps() -> None:
+    config = tiny(SHARED)
+    assert state_shapes(config) == [StateShape(6, 2, 32, 64, 4)] * 3
+    assert cached_heads(config) == [Heads(2, 64)] * 2
+    plan = plan_of(config)
+    assert plan.why_not_alone(4) == ""
+    assert plan.why_not_alone(3) == "layer 3 has a recurrent state, which holds all rows before a device's first"
+    assert state_shapes(tiny(SHARING)) == []
+    named = {key: value for key, value in config.items() if key not in ("layer_types", "linear_value_head_dim")}
+    assert state_shapes(named) == [StateShape(6, 2, 32, 128, 4)] * 4  # by the defaults of its family
 
 
 @pytest.mark.parametrize("rope", [None, {"rope_type": "llama3"}, {"rope_type": "yarn"}, {"type": "linear"}])
@@ -136,15 +167,16 @@ def test_capacity_counts_the_bytes_that_caches_take(family: str, kv: str, tmp_pa
 
 
 @needs_kernels
-def test_the_text_part_of_a_model_that_sees_is_served(tmp_path: Path) -> None:
-    model, folder = tiny_dense(SHARING), tmp_path / "tiny"
+@pytest.mark.parametrize("family", [SHARING, HYBRID])
+def test_the_text_part_of_a_model_that_sees_is_served(family: str, tmp_path: Path) -> None:
+    model, folder = tiny_dense(family), tmp_path / "tiny"
     model.save_pretrained(folder)
     save_tokenizer(folder)
     plain = resolve(str(folder), tmp_path / "cache")
     expected = KernelTarget(Network(WeightReader(plain), plain.config), 128)
     text = json.loads((folder / "config.json").read_text("utf-8"))
     whole = {
-        "model_type": "gemma4", "architectures": ["Gemma4ForConditionalGeneration"], "tie_word_embeddings": True,
+        "model_type": text["model_type"].removesuffix("_text"), "tie_word_embeddings": text["tie_word_embeddings"],
         "eos_token_id": [1, 50], "text_config": text, "vision_config": {"hidden_size": 8},
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps(whole), "utf-8")
@@ -152,11 +184,15 @@ def test_the_text_part_of_a_model_that_sees_is_served(tmp_path: Path) -> None:
     renamed = {name.replace("model.", "model.language_model.", 1): tensor for name, tensor in tensors.items()}
     renamed["model.vision_tower.encoder.layers.0.mlp.up_proj.weight"] = np.zeros((8, 8), np.float32)
     renamed["model.embed_vision.embedding_projection.weight"] = np.zeros((8, 8), np.float32)
-    renamed["model.language_model.layers.4.self_attn.k_proj.weight"] = np.zeros((64, 64), np.float32)  # read by nobody
+    if family == SHARING:
+        renamed["model.language_model.layers.4.self_attn.k_proj.weight"] = np.zeros((64, 64), np.float32)  # not read
+    else:
+        renamed |= {name: tensors[name] for name in ("lm_head.weight",)}
+        renamed["mtp.fc.weight"] = np.zeros((64, 128), np.float32)  # of multi-token prediction
     save_file(renamed, folder / "model.safetensors")
     files = resolve(str(folder), tmp_path / "cache")
     reader = WeightReader(files)
-    assert sorted(reader.names()) == sorted(tensors)
+    assert sorted(reader.names()) == sorted(WeightReader(plain).names())
     assert files.config["eos_token_id"] == [1, 50]
     got = KernelTarget(Network(reader, files.config), 128)
     ours, theirs = (target.forward(target.new_cache(), TEXT).logits for target in (got, expected))

@@ -21,7 +21,7 @@ def read(path: Path, cache: Path) -> Tokenizer:
     return load_tokenizer(resolve(str(path), cache))
 
 
-@pytest.mark.parametrize("pre", ["gpt-2", "default", "llama-bpe", "qwen2", "tekken", "gpt-4o", "dbrx"])
+@pytest.mark.parametrize("pre", ["gpt-2", "default", "llama-bpe", "qwen2", "qwen35", "tekken", "gpt-4o", "dbrx"])
 def test_tokens_are_those_of_transformers(write_gguf: GgufWriter, cache: Path, pre: str) -> None:
     path = write_gguf(pre=pre)
     ours, theirs = read(path, cache), AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
