@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from moa_kernels import set_threads, threads
 from moa_shared.errors import ConfigError
+from moa_shared.models.checkpoints import CHECKPOINT_EVERY, NEWEST_CHECKPOINTS, most_checkpoints
 from moa_shared.programs.command_line import table
 from moa_shared.programs.machine import free_memory, ms_since
 from moa_shared.programs.progress import Progress
@@ -62,8 +63,9 @@ def estimate_step(plan: ServerPlan) -> StepEstimate | None:
     if plan.level != INT8:
         return None
     set_threads(plan.settings.threads)
-    keys_values = plan.target.new_cache().most_nbytes(min(TYPICAL_TOKENS, plan.target.context_length))
-    return StepEstimate(plan.needed.weights - plan.needed.idle + keys_values, memory_bytes_per_s(threads()))
+    cache, rows = plan.target.new_cache(), min(TYPICAL_TOKENS, plan.target.context_length)
+    read = cache.most_nbytes(rows) - most_checkpoints(rows) * cache.checkpoint_nbytes
+    return StepEstimate(plan.needed.weights - plan.needed.idle + read, memory_bytes_per_s(threads()))
 
 
 READING_TOKENS_PER_S = 5.0  # a little faster than people read
@@ -128,6 +130,7 @@ def plan_capacity(settings: ServerSettings, memory: int, progress: Progress) -> 
         "process_bytes": PROCESS_BYTES,
         "kv_bytes": budget,
         "max_sessions": settings.max_sessions,
+        "state_bytes": plan.target.new_cache().checkpoint_nbytes,
         "sessions": [
             {"tokens": tokens, "bytes_each": nbytes, "that_fit": budget // nbytes} for tokens, nbytes in sizes.items()
         ],
@@ -152,6 +155,11 @@ def capacity_text(told: Mapping[str, Any]) -> str:
         f"keys and values      {decimal(told['kv_bytes'])}\n\n{table(rows, right=(0, 1, 2))}\n"
         f"Idle sessions keep only their text; the server holds {told['max_sessions']} in all.\n"
     )
+    if nbytes := told["state_bytes"]:
+        text += (
+            f"Each holds recurrent states of {decimal(nbytes)}, and as much again for each checkpoint of them: up to "
+            f"{NEWEST_CHECKPOINTS}, and one in {CHECKPOINT_EVERY} tokens.\n"
+        )
     if (found := told.get("estimated")) is not None:
         estimate = StepEstimate(found["step_bytes"], found["memory_bytes_per_s"])
         text += f"\nSpeed of one user here: {estimate}.\n`moa-server doctor --measure` loads the model and measures.\n"

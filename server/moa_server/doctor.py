@@ -9,6 +9,7 @@ from pathlib import Path
 
 from moa_kernels import KernelError, explain, variant_name
 from moa_shared.errors import MoaError
+from moa_shared.models.checkpoints import most_checkpoints
 from moa_shared.models.storage.cache import cache_root
 from moa_shared.programs.addresses import is_loopback
 from moa_shared.programs.machine import Check, FreeMemory, free_memory
@@ -71,10 +72,13 @@ def _judged(name: str, message: str, hint: str = "") -> Check:
     return Check(name, "warn" if hint else "ok", message, hint)
 
 
-def judge_memory(free: FreeMemory, needed: Needed, kv_bytes: int, longest: tuple[int, int]) -> Check:
+def judge_memory(
+    free: FreeMemory, needed: Needed, kv_bytes: int, longest: tuple[int, int], state_bytes: int = 0
+) -> Check:
     """Whether what is free holds the model and what all sessions may take.
 
     `kv_bytes`: 0: a share of what is left. `longest`: the tokens of the longest conversation, and its bytes.
+    `state_bytes`: of one copy of a conversation's recurrent states; 0: it has none.
     """
     limit = f" (the container's limit is {decimal(free.limit)})" if free.limit is not None else ""
     asked = f" and keys and values may take {decimal(kv_bytes)}" if kv_bytes else ""
@@ -83,6 +87,9 @@ def judge_memory(free: FreeMemory, needed: Needed, kv_bytes: int, longest: tuple
         f"{decimal(free.nbytes)} are free{limit}; the model takes {decimal(needed.total)}{asked}, "
         f"a conversation of {tokens} tokens {decimal(nbytes)}"
     )
+    if state_bytes:
+        copies = 1 + most_checkpoints(tokens)
+        message += f", {decimal(copies * state_bytes)} of it for recurrent states and {copies - 1} checkpoints of them"
     if needed.least >= free.nbytes:
         return Check("memory", "fail", message, "Use a smaller model, or more memory.", PROBLEM)
     if needed.least + kv_bytes > free.nbytes:
@@ -263,7 +270,8 @@ class MachineExamination:
     def _plan_memory(self) -> Check:
         tokens = self._plan.target.context_length
         longest = tokens, self._plan.session_nbytes(tokens)
-        return judge_memory(free_memory(), self._plan.needed, self._settings.kv_bytes, longest)
+        states = self._plan.target.new_cache().checkpoint_nbytes
+        return judge_memory(free_memory(), self._plan.needed, self._settings.kv_bytes, longest, states)
 
     def _measure(self) -> Check:
         execution = load_execution(self._plan.files, self._settings, self._progress)

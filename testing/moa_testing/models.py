@@ -19,6 +19,7 @@ from moa_server.engine.stepper import Outcome, Stepper, Work
 from moa_server.service.services import Served
 from moa_server.session.verification import StepPlan, Verification
 from moa_shared.drafting.growing import Growth
+from moa_shared.models.checkpoints import kept_checkpoints
 from moa_shared.protocol.messages import AnswerSettings, Finish, FinishRule
 from moa_shared.sampling.coupling import select
 from moa_shared.sampling.scores import TextBefore
@@ -173,14 +174,18 @@ class ModelThread(InferenceThread):
 
 
 class SimulatedStepper(Stepper):
-    """Steps sessions of the scripted target, with tokens for keys and values. `work`: called for each forward."""
+    """Steps sessions of the scripted target, with tokens for keys and values.
 
-    def __init__(self, target: Target, work: Callable[[], None]) -> None:
-        super().__init__(cast(Any, SimpleNamespace(page_tokens=0)))
+    `work`: called for each forward. `checkpoint_tokens`: as of a target.
+    """
+
+    def __init__(self, target: Target, work: Callable[[], None], checkpoint_tokens: int = 0) -> None:
+        super().__init__(cast(Any, SimpleNamespace(page_tokens=0, checkpoint_tokens=checkpoint_tokens)))
         self._scripted, self._work = target, work
 
     def new_tensors(self) -> Any:
-        return SimpleNamespace(cache=SimulatedCache(), planes={}, source=None, nbytes=0, release=lambda: None)
+        cache = SimulatedCache(has_states=self.target.checkpoint_tokens > 0)
+        return SimpleNamespace(cache=cache, planes={}, source=None, nbytes=0, release=lambda: None)
 
     def verify_all(self, work: Sequence[Work]) -> list[Outcome]:
         self._work()
@@ -188,7 +193,9 @@ class SimulatedStepper(Stepper):
 
     def verify_plan(self, cache: SimulatedCache, plan: StepPlan) -> Verification | None:
         assert len(cache) >= plan.cached, "the cache lacks tokens that the session believes in"
-        cache[plan.cached :] = plan.feed
+        assert cache.crop(plan.cached) == plan.cached, "the cache has no states where the session believes in some"
+        cache += plan.feed
+        cache.take_in(plan)
         if not plan.chooses:
             return None
         texts = [[*cache, *path] for path in [(), *plan.tree.paths]]
@@ -203,7 +210,24 @@ class SimulatedStepper(Stepper):
 
 
 class SimulatedCache(list[int]):
-    """Tokens for keys and values."""
+    """Tokens for keys and values, with or without recurrent states, which cannot be cut."""
 
-    def most_nbytes(self, rows: int) -> int:
+    def __init__(self, *, has_states: bool = False) -> None:
+        super().__init__()
+        self.checkpoint_nbytes = int(has_states)
+        self._taken_in, self._checkpoints = 0, [0]
+
+    def crop(self, length: int) -> int:
+        if self.checkpoint_nbytes and length < self._taken_in:
+            self._checkpoints = [place for place in self._checkpoints if place <= length]
+            self._taken_in = length = self._checkpoints[-1]
+        del self[length:]
+        return length
+
+    def take_in(self, plan: StepPlan) -> None:
+        self._taken_in = len(self)
+        if plan.leaves_checkpoint:
+            self._checkpoints = [0, *kept_checkpoints([*self._checkpoints[1:], len(self)])]
+
+    def most_nbytes(self, rows: int, drafted: int = 0) -> int:
         return rows

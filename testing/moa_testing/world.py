@@ -104,14 +104,22 @@ class World:
         seed: decides all that happens.
         link: what links are like, each way.
         right, trees: how often a drafter is right, and whether it guesses several tokens for a place.
+        checkpoint_tokens: as of a target, of all servers.
     """
 
     def __init__(
-        self, seed: int, *, link: Conditions = NEAR, right: float = 0.8, trees: bool = False, script: Sequence[int] = ()
+        self,
+        seed: int,
+        *,
+        link: Conditions = NEAR,
+        right: float = 0.8,
+        trees: bool = False,
+        script: Sequence[int] = (),
+        checkpoint_tokens: int = 0,
     ) -> None:
         self.chance = Random(seed)
         self.right, self.trees = right, trees
-        self.target = Target(script)
+        self.target, self._checkpoint_tokens = Target(script), checkpoint_tokens
         self.worked_seconds = 0.0  # of models, while the clock stood still
         self._conditions = link
         self._links: dict[str, Link] = {}  # by the server's address
@@ -131,7 +139,7 @@ class World:
     ) -> Host:
         """Starts a server that holds nothing yet. `changes`: to its settings, and its `drafters`."""
         served = replace(SERVED, identity=identity, drafters=tuple(changes.pop("drafters", ())))
-        stepper = SimulatedStepper(self.target, self._work)
+        stepper = SimulatedStepper(self.target, self._work, self._checkpoint_tokens)
         thread, clock = ModelThread(self._step_seconds), asyncio.get_running_loop().time
         host = Host.assemble(served, stepper, replace(settings, **changes), clock=clock, thread=thread)
         host.services.engine.start()

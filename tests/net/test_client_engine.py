@@ -37,8 +37,8 @@ from moa_shared.sampling.settings import Sampling
 
 from tests.net.client_device import DRAFTERS, checkpoint, device, stepper, without_drafter
 from tests.net.client_talk import Screen, server_at, talking_to, watch
-from tests.net.server_peer import MODEL, PROMPT, make_host, plain_text, serving
-from tests.support.tiny_models import SIZES, assistant_options
+from tests.net.server_peer import CONTEXT, MODEL, PROMPT, make_host, plain_text, serving
+from tests.support.tiny_models import HYBRID, SIZES, ModelWeights, assistant_options, tiny_kernel_target, tiny_model
 
 ROUNDS, STREAMED = DraftingSettings(rounds=4), DraftingSettings(tree=True)
 
@@ -114,11 +114,23 @@ KINDS["assistant"] = assistant_options()
 KINDS["dspark"] = {**KINDS["dflash"], "anchor_guesses": True, "markov_rank": 8}
 
 
-@pytest.mark.parametrize("rounds", [True, False], ids=["rounds", "streamed"])
-@pytest.mark.parametrize("kind", KINDS)
+RECURRENT = tiny_model(
+    HYBRID, max_position_embeddings=CONTEXT, layer_types=[*["linear_attention"] * 2, "full_attention"]
+)
+
+
+HOWS = [(how, kind) for how in ("rounds", "streamed") for kind in KINDS]
+HOWS += [("over recurrent states", kind) for kind in KINDS if kind not in ("mtp", "assistant")]
+
+
+@pytest.mark.parametrize(("how", "kind"), HOWS)
 async def test_the_text_is_the_targets_own_whatever_the_drafters_kind(
-    target: KernelTarget, kind: str, rounds: bool
+    target: KernelTarget, kind: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    weights = ArrayWeights(MODEL.tensors)
+    if how == "over recurrent states":
+        target, weights = tiny_kernel_target(RECURRENT, plain=True), ModelWeights(RECURRENT)
+        monkeypatch.setattr(weights, "config", RECURRENT.config, raising=False)  # of a layer that is reused
     config = replace(checkpoint(0).config, **KINDS[kind])
     made = Checkpoint(config, fresh_tensors(config, seed=2), "64" * 32)
     source = memory_source(made, target)
@@ -132,7 +144,7 @@ async def test_the_text_is_the_targets_own_whatever_the_drafters_kind(
             super().remember(start, rows, state=state)
 
     drafter = Watched(
-        made.states(ArrayWeights(MODEL.tensors), "float32"),
+        made.states(weights, "float32"),
         reads_memory=width > 0,
         shape=GrowthShape(breadth=3, survival=0.0),
     )
@@ -144,7 +156,7 @@ async def test_the_text_is_the_targets_own_whatever_the_drafters_kind(
             widths.add(SIZES["hidden_size"])
         drafting = Drafting(lambda: drafter, source.fingerprint, planes, narrow)
     host = make_host(target, stepper=Stepper(target, [source] if source else []))
-    held, mode = replace(without_drafter(), drafting=drafting), DraftingSettings(rounds=4 if rounds else 0)
+    held, mode = replace(without_drafter(), drafting=drafting), DraftingSettings(rounds=4 if how == "rounds" else 0)
     async with asking(host, held, mode, Codec.BF16) as engine:
         for temperature in (0.0, 0.7):
             settings = AnswerSettings(Sampling(temperature, seed=3), max_tokens=40)

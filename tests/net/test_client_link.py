@@ -28,9 +28,10 @@ from moa_shared.sampling.settings import Constraint, ConstraintKind, Sampling
 from netsim import LinkHandle, open_link
 from tests.net import client_talk
 from tests.net.client_device import device, stepper
-from tests.net.server_peer import PROMPT, make_host, plain_text, serving, until
+from tests.net.server_peer import CONTEXT, PROMPT, make_host, plain_text, serving, until
 from tests.support.certificates import Authority
 from tests.support.messages import says
+from tests.support.tiny_models import HYBRID, tiny_kernel_target, tiny_model
 
 TRIES = 20  # gRPC by itself replaces the status in 19 of 20
 
@@ -97,10 +98,15 @@ CUTS: dict[str, Callable[[LinkHandle], Awaitable[object]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("how", "name"), [("cut", "chain of N = 1"), *((how, "tree") for how in CUTS)])
-async def test_a_link_that_is_lost_in_an_answer(target: Target, how: str, name: str) -> None:
+@pytest.mark.parametrize(
+    ("how", "name", "family"),
+    [("cut", "chain of N = 1", ""), *((how, "tree", "") for how in CUTS), ("cut", "tree", HYBRID)],
+)
+async def test_a_link_that_is_lost_in_an_answer(target: Target, how: str, name: str, family: str) -> None:
     """The memory of what was verified comes again, and the text is the target's."""
     screen = client_talk.Screen()
+    if family:
+        target = tiny_kernel_target(tiny_model(family, max_position_embeddings=CONTEXT))
     host = make_host(target, stepper=stepper(target, int(name.endswith("N = 1"))))
     async with (
         serving(host) as running,

@@ -21,7 +21,8 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.net.client_device import device
 from tests.net.client_talk import Screen, Servers, serving_now, talking_to, watch
-from tests.net.server_peer import VOCAB, Peer, channel_to, make_host, plain_text, serving, toy_source, until
+from tests.net.server_peer import CONTEXT, VOCAB, Peer, channel_to, make_host, plain_text, serving, toy_source, until
+from tests.support.tiny_models import HYBRID, tiny_kernel_target, tiny_model
 
 PAGE = 64
 SHORT = AnswerSettings(max_tokens=6, ignore_end_of_text=True)
@@ -40,9 +41,10 @@ class WatchingStepper(Stepper):
         return super().forward_all(work)
 
 
-@pytest.fixture
-def stepper(int8_target: Target) -> WatchingStepper:
-    return WatchingStepper(int8_target)
+@pytest.fixture(params=["", HYBRID])
+def stepper(int8_target: Target, request: pytest.FixtureRequest) -> WatchingStepper:
+    made = request.param and tiny_kernel_target(tiny_model(request.param, max_position_embeddings=CONTEXT))
+    return WatchingStepper(made or int8_target)
 
 
 async def answer(peer: Peer, text: Sequence[int] = TEXT, *, reused_state: bool = True) -> list[int]:

@@ -83,6 +83,7 @@ class Schedule:
         memory = MemoryPlan(None, {}, Codec.INT4)
         self.drafting = OnlineDrafting(DraftingSettings(), self.conversation, None, memory, rule=any_rule(self.chance))
         self.run_ahead = self.chance.random() < 0.7
+        self.limits = replace(LIMITS, checkpoint_tokens=self.chance.choice([0, 2, 3]))  # with or without states
         self.server = self._new_session()
         self.up: deque[Ask | Draft | int] = deque()
         self.down: deque[Verdict] = deque()
@@ -93,7 +94,8 @@ class Schedule:
         self.settings = AnswerSettings(sampling, max_tokens=self.chance.randint(1, 40), ignore_end_of_text=True)
 
     def _new_session(self) -> Session:
-        return Session(LIMITS, end_of_text=frozenset(), decode=lambda _: "", run_ahead=self.run_ahead)
+        self.cache = SimulatedCache(has_states=self.limits.checkpoint_tokens > 0)
+        return Session(self.limits, end_of_text=frozenset(), decode=lambda _: "", run_ahead=self.run_ahead)
 
     def is_right(self) -> bool:
         self.conversation.ask(self.prompt, self.settings)
@@ -223,7 +225,7 @@ class Schedule:
             elif self.is_open and not self.up and not self.down:
                 self.up.append(len(self.conversation.tokens))
             return
-        cache = SimulatedCache(server.tokens[: plan.cached])
+        verification = STEPPER.verify_plan(self.cache, plan)
         if self.chance.random() < 0.2:
             self.deliver_up()  # something arrives during the forward
         if self.chance.random() < 0.2 * self.trouble:
@@ -233,7 +235,6 @@ class Schedule:
         if not plan.chooses:
             server.on_prefilled(plan)
             return
-        verification = STEPPER.verify_plan(cache, plan)
         assert verification is not None
         base = len(server.tokens)
         if server.on_verified(plan, verification):
@@ -543,6 +544,7 @@ def test_a_user_who_stops_gets_the_targets_text_too(first: int, monkeypatch: pyt
         chance = random.Random(seed)
         link, trees = any_link(chance), chance.random() < 0.5
         try:
-            simulate(lambda world: Visit(world).run(), seed, link=link, right=chance.random(), trees=trees)
+            options = {"right": chance.random(), "trees": trees, "checkpoint_tokens": chance.choice([0, 3])}
+            simulate(lambda world: Visit(world).run(), seed, link=link, **options)
         except Exception as error:
             raise AssertionError(f"chat {seed}") from error

@@ -285,7 +285,10 @@ def check_part_sizes(entries: Iterable[pb.PartFile], config: Mapping[str, Any]) 
     """Raises ProtocolError for a file of tensors that is larger than the target and a drafter in float32."""
     hidden, heads = int(config["hidden_size"]), int(config["num_attention_heads"])
     dim = max(int(config.get("head_dim") or hidden // heads), int(config.get("global_head_dim") or 0))
-    inner, experts = int(config["intermediate_size"]), config.get("num_experts") or config.get("num_local_experts") or 0
+    inner, experts = (
+        int(config.get("intermediate_size") or 0),
+        config.get("num_experts") or config.get("num_local_experts") or 0,
+    )
     width = 2 * inner + int(experts) * int(config.get("moe_intermediate_size") or inner)
     layer = hidden * (6 * heads * dim + 3 * width + 8 * hidden + 16)
     layers = int(config["num_hidden_layers"]) + DRAFTER_LAYERS

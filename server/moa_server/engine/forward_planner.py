@@ -156,7 +156,7 @@ class ForwardPlanner:
         parts = []
         for (live, plan), tree in zip(offers, self._schedule.choose_nodes(candidates), strict=True):
             if (chosen := plan.pick(tree)) is not None:
-                part = self._part(live, chosen, reads=False)
+                part = self._part(live, chosen, reads=not chosen.chooses)  # up to a checkpoint in a short question
                 if drafts and part.keeps_states:
                     part.order = live.drafting.order(live.session, chosen)
                 parts.append(part)

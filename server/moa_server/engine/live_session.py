@@ -217,7 +217,7 @@ class LiveSession:
         """Forgets what is cached of the text from position `start` on."""
         self.session.forget_cache(start)
         if self.stream.feed is not None:
-            self.stream.feed.on_forgotten(start)
+            self.stream.feed.on_forgotten(min(start, self.session.cached))
 
     def detach(self) -> None:
         self.account.end_trace("detached", "detached")

@@ -19,7 +19,7 @@ from rich.filesize import decimal
 from moa_server.access.limits import Caller
 from moa_server.drafting.draft_decision import OwnDrafter
 from moa_server.engine.live_session import Attachment, LiveSession
-from moa_server.engine.shared_pages import PrefixIndex
+from moa_server.engine.prefix_index import PrefixIndex
 from moa_server.engine.stepper import Stepper
 from moa_server.session.memory_feed import KeptPlane, most_nbytes
 from moa_server.session.session import SessionPhase
@@ -41,7 +41,7 @@ class SessionSize:
     ) -> int:
         """The most bytes of a conversation of so many tokens. `drafter`: the server's; None: it does not draft."""
         rows = tokens + self._draft_nodes
-        nbytes = cache.most_nbytes(rows) + sum(most_nbytes(width, rows) for width in widths.values())
+        nbytes = cache.most_nbytes(rows, self._draft_nodes) + sum(most_nbytes(width, rows) for width in widths.values())
         return nbytes + (drafter.most_nbytes(rows) if drafter is not None else 0)
 
     def largest(self, tokens: int) -> int:
@@ -186,6 +186,7 @@ class Reservation(NamedTuple):
 
     nbytes: int  # in all, its shared pages included
     page_nbytes: int  # of each page that it shares, which the index counts in its place
+    checkpoint_nbytes: int = 0  # likewise of each checkpoint
 
 
 class KVPool:
@@ -217,7 +218,7 @@ class KVPool:
         owns = (self._own(live, each._replace(nbytes=live.tensors.nbytes)) for live, each in self._promised.items())
         return self._prefixes.nbytes + sum(owns)
 
-    def reserve(self, live: LiveSession, nbytes: int, page_nbytes: int = 0) -> None:
+    def reserve(self, live: LiveSession, nbytes: int, page_nbytes: int = 0, checkpoint_nbytes: int = 0) -> None:
         """Promises a session `nbytes` in all, of which each page that it shares takes `page_nbytes`.
 
         If needed they are taken from the pages that no session uses, and then from idle sessions: its own client's
@@ -225,7 +226,7 @@ class KVPool:
         """
         before = self._promised.pop(live).nbytes if live in self._promised else 0
         # Whatever comes of this, it may still hold pages that no longer belong to its text.
-        self._promised[live] = Reservation(max(before, live.tensors.nbytes), page_nbytes)
+        self._promised[live] = Reservation(max(before, live.tensors.nbytes), page_nbytes, checkpoint_nbytes)
         if nbytes > self.budget:
             raise ContextLengthError(
                 f"The answer may take {decimal(nbytes)} of keys and values; there are {decimal(self.budget)} for all.",
@@ -234,7 +235,7 @@ class KVPool:
         self._check_share(live, nbytes)
         # A forward under way may still fill what was promised before.
         nbytes = max(nbytes, live.tensors.nbytes, before if live.turn.stepping else 0)
-        promise = Reservation(nbytes, page_nbytes)
+        promise = Reservation(nbytes, page_nbytes, checkpoint_nbytes)
         asked = self._own(live, promise)
         room = self.budget - self.promised + self._own(live)
         if room < asked:
@@ -280,7 +281,11 @@ class KVPool:
 
     def _own(self, live: LiveSession, promise: Reservation | None = None) -> int:
         promise = promise or self._promised[live]
-        return max(0, promise.nbytes - len(self._prefixes.held(live)) * promise.page_nbytes)
+        shared = len(self._prefixes.held(live)) * promise.page_nbytes
+        if promise.checkpoint_nbytes:
+            checkpoints = self._prefixes.count_checkpoints(live, live.session.states.checkpoints)
+            shared += checkpoints * promise.checkpoint_nbytes
+        return max(0, promise.nbytes - shared)
 
     def _settle(self, asking: LiveSession) -> int:
         """Takes back what idle sessions were promised but did not use; returns how much."""

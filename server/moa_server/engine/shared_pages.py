@@ -1,200 +1,31 @@
-"""Pages of text that sessions share: which text each holds, who uses it, which goes first, and when they change hands.
-
-The index is pure: a tree of pages for each owner, of which each holder has a path from the root. Invariants: a page is
-found for use by all tokens up to its end, never by a hash alone, which only tells how much is kept; pages in use are
-never dropped, and a page is dropped after those that continue it.
+"""When pages of text that sessions share change hands, with their keys, values and states.
 
 Full pages are kept as they fill, and a session that would read kept text takes it over. The event loop decides, and the
 inference thread moves what is in the pages, in the order of the decisions. Invariants: pages change hands only between
-forwards of the session; what a session shares is counted by the index, once for all.
+forwards of the session; what a session shares is counted by the index, once for all. With recurrent states, text is
+taken over only up to a page that has a checkpoint of them at its end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Generic, TypeVar
 
-import numpy as np
 import structlog
-from moa_kernels import Page
+from moa_kernels import PAGE_ROWS
 from moa_shared.errors import InternalError
-from moa_shared.protocol.prefix_hash import NAMED_TOKENS, hash_after
+from moa_shared.protocol.prefix_hash import NAMED_TOKENS
 
 from moa_server.access.limits import Caller
 from moa_server.drafting.draft_decision import MemorySource
 from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession
+from moa_server.engine.prefix_index import PrefixIndex, TextPage
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.memory_feed import KeptPlane, RowStore, most_nbytes
 from moa_server.verifier.kernel_target import KernelCache
 
 log = structlog.get_logger()
-
-Holder = TypeVar("Holder", bound=Hashable)
-
-
-class TextPage:
-    """A page of text whose keys and values are kept."""
-
-    def __init__(self, owner: str, parent: TextPage | None = None, text: bytes = b"") -> None:
-        self.owner, self.parent, self.text = owner, parent, text
-        self.nbytes = 0  # of keys, values and states
-        self.holders = 0  # sessions that use it
-        self.prefix_hash = 0  # of all tokens up to its end
-        self.kinds: set[Hashable] = set()  # of states that are kept with it
-        self.pages: dict[bytes, TextPage] = {}  # that continue it, by their tokens
-        self.named: dict[int, TextPage] = {}  # the same, by their hashes
-        # What is in it, on the inference thread; None: nothing yet, or no more.
-        self.keys_values: Page | None = None
-        self.states: dict[Hashable, Page] = {}
-
-
-class PrefixIndex(Generic[Holder]):
-    """Finds pages of text that are kept. `page_tokens`: tokens of a page; 0: nothing is shared."""
-
-    def __init__(self, page_tokens: int, on_dropped: Callable[[Sequence[TextPage]], None]) -> None:
-        self.page_tokens = page_tokens
-        self.nbytes = 0  # of all pages that are kept
-        self.spare_nbytes = 0  # of those that no session holds
-        self._on_dropped = on_dropped
-        self._roots: dict[str, TextPage] = {}
-        self._held: dict[Holder, list[TextPage]] = {}
-        self._spare: dict[TextPage, None] = {}  # the one to go first comes first
-
-    def held(self, holder: Holder) -> Sequence[TextPage]:
-        return self._held.get(holder, ())
-
-    def find(self, owner: str, tokens: Sequence[int], kinds: Collection[Hashable] = ()) -> list[TextPage]:
-        """The longest run of kept pages that `tokens` begins with."""
-        found: list[TextPage] = []
-        page = self._roots.get(owner)
-        for text in self._texts(tokens) if page is not None else ():
-            page = page.pages.get(text) if page is not None else None
-            if page is None or not page.kinds.issuperset(kinds):
-                break
-            found.append(page)
-        return found
-
-    def count_named(self, owner: str, prefix_hashes: Iterable[int]) -> int:
-        """How many pages of a text are kept, as far as its hashes tell; each costs one look-up.
-
-        `prefix_hashes`: of the text up to the end of each page, shortest first. They are followed from page to page, so
-        that one call asks about one text.
-        """
-        page, found = self._roots.get(owner), 0
-        for prefix_hash in prefix_hashes:
-            page = page.named.get(prefix_hash) if page is not None else None
-            if page is None:
-                break
-            found += 1
-        return found
-
-    def hold(self, holder: Holder, pages: Sequence[TextPage]) -> None:
-        """Makes a holder use these pages, as `find` gave them, and no others."""
-        for page in pages:
-            page.holders += 1
-            if page.holders == 1:
-                del self._spare[page]
-                self.spare_nbytes -= page.nbytes
-        self.let_go(holder)
-        self._held[holder] = list(pages)
-
-    def extend(
-        self,
-        holder: Holder,
-        owner: str,
-        tokens: Sequence[int],
-        nbytes: int,
-        state_nbytes: Mapping[Hashable, int] | None = None,
-    ) -> list[TextPage]:
-        """Keeps the full pages of a holder's text beyond those it holds, and holds them; returns these.
-
-        Where others had kept a page of the same text, that one. `nbytes`: of its keys and values; `state_nbytes`: of
-        its states, by kind.
-        """
-        before = len(self.held(holder))
-        if not self.page_tokens or len(tokens) // self.page_tokens <= before:
-            return []
-        held = self._held.setdefault(holder, [])
-        page = held[-1] if held else self._roots.setdefault(owner, TextPage(owner))
-        for number, text in enumerate(self._texts(tokens, before), before):
-            following = page.pages.get(text)
-            if following is None:
-                following = page.pages[text] = TextPage(owner, page, text)
-                following.prefix_hash = hash_after(
-                    page.prefix_hash, number * self.page_tokens, np.frombuffer(text, np.int32).tolist()
-                )
-                page.named[following.prefix_hash] = following
-                following.nbytes = nbytes
-                self.nbytes += nbytes
-            elif not following.holders:
-                del self._spare[following]
-                self.spare_nbytes -= following.nbytes
-            following.holders += 1
-            for kind, added in (state_nbytes or {}).items():
-                if kind not in following.kinds:
-                    following.kinds.add(kind)
-                    following.nbytes += added
-                    self.nbytes += added
-            held.append(following)
-            page = following
-        return held[before:]
-
-    def let_go(self, holder: Holder, keep: int = 0) -> None:
-        """Ends a holder's use of its pages after the first `keep`; they stay while there is room."""
-        held = self._held.get(holder, [])
-        for page in reversed(held[keep:]):  # those that continue others go first
-            page.holders -= 1
-            if not page.holders:
-                self._spare[page] = None
-                self.spare_nbytes += page.nbytes
-        del held[keep:]
-        if not held:
-            self._held.pop(holder, None)
-
-    def bytes_left_by(self, holders: Iterable[Holder]) -> Iterator[int]:
-        """For each holder, what would be unused once it and those before it let go."""
-        users: dict[TextPage, int] = {}
-        for holder in holders:
-            left = 0
-            for page in self.held(holder):
-                users[page] = users.get(page, page.holders) - 1
-                left += page.nbytes if not users[page] else 0
-            yield left
-
-    def drop(self, nbytes: int) -> None:
-        """Drops pages that no session holds, least recently used first, until `nbytes` are free or none is left."""
-        dropped: list[TextPage] = []
-        while nbytes > 0 and self._spare:
-            page = next(iter(self._spare))
-            del self._spare[page]
-            self.nbytes -= page.nbytes
-            self.spare_nbytes -= page.nbytes
-            nbytes -= page.nbytes
-            dropped.append(page)
-            self.cut(page)
-        if dropped:
-            self._on_dropped(dropped)
-
-    def cut(self, page: TextPage) -> None:
-        """Has a page, and those that continue it, found no more; their holders keep them."""
-        parent = page.parent
-        if parent is not None and parent.pages.get(page.text) is page:
-            del parent.pages[page.text]
-            if parent.named.get(page.prefix_hash) is page:  # no other text has its hash
-                del parent.named[page.prefix_hash]
-            if parent.parent is None and not parent.pages and self._roots.get(parent.owner) is parent:
-                del self._roots[parent.owner]
-
-    def _texts(self, tokens: Sequence[int], first: int = 0) -> Iterator[bytes]:
-        """The full pages of a text, from page `first` on; equal bytes are equal tokens."""
-        size = self.page_tokens
-        if not size:
-            return
-        pages = np.asarray(tokens[first * size : len(tokens) // size * size], np.int32).reshape(-1, size)
-        for page in pages:
-            yield page.tobytes()
 
 
 class SharedPages:
@@ -215,7 +46,7 @@ class SharedPages:
     # ------------------------------------------------------------ on the event loop
 
     def page_nbytes(self, live: LiveSession) -> int:
-        return self._cache_nbytes(live) + sum(self._states(live).values()) if self.index.page_tokens else 0
+        return _page_nbytes(live) + sum(self._states(live).values()) if self.index.page_tokens else 0
 
     def cached_tokens(self, caller: Caller, prefix_hashes: Sequence[int]) -> int:
         """How much of a text a new session of this caller would take over, of what it may share.
@@ -272,9 +103,15 @@ class SharedPages:
         if held and held[0].owner != owner:
             return  # the conversation has moved to another client, who owns none of what it shares
         first, text = len(held), live.session.tokens[:cached]
-        pages = self.index.extend(live, owner, text, self._cache_nbytes(live), self._states(live))
+        nbytes, checkpoints = live.tensors.cache.checkpoint_nbytes, live.session.states.checkpoints
+        pages = self.index.extend(
+            live, owner, text, _page_nbytes(live), self._states(live), (checkpoints, nbytes) if nbytes else None
+        )
+        thinned = self.index.drop_checkpoints(live, checkpoints) if nbytes else ()
 
         def keep() -> None:  # on the inference thread
+            for page in thinned:
+                page.let_go_of_checkpoint()
             try:
                 keep_pages(live.tensors, first, pages)
             except Exception as error:  # noqa: BLE001 (as above)
@@ -296,6 +133,9 @@ class SharedPages:
         if live.turn.stepping or most <= session.cached:
             return ()
         pages = self.index.find(self._owner(live.caller), session.tokens[:most], self._states(live))
+        session.states.want_before(len(pages) * size)  # where this text departs from kept ones, others may do so too
+        while pages and pages[-1].checkpoint_nbytes is None:
+            pages.pop()
         if len(pages) * size <= session.cached:
             return ()
         self.index.hold(live, pages)
@@ -320,8 +160,9 @@ class SharedPages:
         made = {plane: width for plane, width in live.drafting.widths.items() if source.layers_of(plane)}
         return {(source, plane): most_nbytes(width, size) for plane, width in made.items()}
 
-    def _cache_nbytes(self, live: LiveSession) -> int:
-        return live.tensors.cache.most_nbytes(self.index.page_tokens)
+
+def _page_nbytes(live: LiveSession) -> int:
+    return _cache(live.tensors).page_nbytes
 
 
 # ---------------------------------------------------------------- on the inference thread
@@ -333,7 +174,11 @@ def keep_pages(tensors: SessionTensors, first: int, pages: Sequence[TextPage]) -
     That changes no bit: only targets whose rows do not depend on what they are computed with have pages to share.
     """
     cache, stores = _cache(tensors).pages, _stores(tensors)
+    snapshots = {each.rows: each for each in cache.states.snapshots}
     for place, page in enumerate(pages, first):
+        if page.checkpoint_nbytes and page.checkpoint is None:
+            own = snapshots.get((place + 1) * PAGE_ROWS)
+            page.checkpoint = own.hold() if own is not None else None
         if page.keys_values is None:
             page.keys_values = cache.full_page(place).hold()
         else:
@@ -350,12 +195,12 @@ def take_over(tensors: SessionTensors, cached: int, pages: Sequence[TextPage]) -
 
     `cached`: tokens of its text that the session holds itself; rows of its planes beyond are void.
     """
-    stores = _stores(tensors)
+    stores, snapshot = _stores(tensors), pages[-1].checkpoint
     kept = [page.keys_values for page in pages if page.keys_values is not None and page.states.keys() >= stores.keys()]
-    if len(kept) < len(pages):
+    if len(kept) < len(pages) or (pages[-1].checkpoint_nbytes and snapshot is None):
         log.error("shared pages are missing: they are read again", missing=len(pages) - len(kept))
         return False
-    _cache(tensors).adopt(kept)
+    _cache(tensors).adopt(kept, snapshot)
     for store in tensors.planes.values():
         store.crop(cached)
     for kind, store in stores.items():
@@ -368,6 +213,7 @@ def _let_go(pages: Sequence[TextPage]) -> None:
         for each in page.states.values() if page.keys_values is None else (page.keys_values, *page.states.values()):
             each.let_go()
         page.keys_values, page.states = None, {}
+        page.let_go_of_checkpoint()
 
 
 def _stores(tensors: SessionTensors) -> dict[tuple[MemorySource, KeptPlane], RowStore]:

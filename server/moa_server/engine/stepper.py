@@ -63,10 +63,11 @@ class SessionTensors:
         self.states = {plane: layers for plane in self.planes if (layers := source.layers_of(plane))}
         self.layers = tuple(sorted(set().union(*self.states.values())))
 
-    def crop(self, length: int) -> None:
-        self.cache.crop(length)
+    def crop(self, length: int) -> int:
+        """Forgets what comes after; how many rows the cache holds then: fewer if it has lost recurrent states."""
         for store in self.planes.values():
             store.crop(length)
+        return self.cache.crop(length)
 
     def read(self, plane: KeptPlane, start: int, stop: int) -> Rows:
         """Rows of a plane that is kept, [stop - start, width]; missing memory rows are encoded now."""
@@ -178,7 +179,8 @@ class ServerDrafts:
                     return None  # it has failed in this answer
                 planes = (Plane.MEMORY, Plane.REUSED_STATE) if source.has_states else (Plane.MEMORY,)
                 tensors.drafter = SessionDrafter(source.drafter, record, planes)
-            tensors.crop(plan.cached)
+            if tensors.crop(plan.cached) < plan.cached:
+                return None  # rows that it would read are missing
             tensors.drafter.tell(order.base, order.tokens)
             most_nodes = max(0, order.most_nodes - len(plan.tree))
             rule = GrowthRule(price, cost, rows, record.step_ms.mean, record.follow_ms.mean, most_nodes)
@@ -227,7 +229,8 @@ class Stepper:
     def verify_all(self, work: Sequence[Work]) -> list[Outcome]:
         """Runs one forward for several sessions; what the target chose for each, or why it failed.
 
-        If the forward fails, each session has one of its own, so that only those that fail again are lost.
+        If the forward fails, each session has one of its own, so that only those that fail again are lost; recurrent
+        states that the first one has torn are read again.
         """
         has_forms = any(each.plan.form is not None for each in work)
         masks = self._masks.submit(_masks_of, [each.plan for each in work]) if has_forms else None
@@ -242,6 +245,8 @@ class Stepper:
                 if isinstance(allowed, Exception):
                     raise allowed
                 outcome, kept = None, list(range(len(each.plan.feed)))  # rows of the forward that stay
+                if each.plan.leaves_checkpoint:
+                    each.tensors.cache.checkpoint()
                 if each.plan.chooses:
                     outcome = each.plan.choose_tokens(output.logits, allowed)
                     kept += [len(kept) + node for node in outcome.kept]
@@ -260,13 +265,14 @@ class Stepper:
         requests = []
         for each in work:
             tensors, plan = each.tensors, each.plan
-            tensors.crop(plan.cached)
+            if (held := tensors.crop(plan.cached)) < plan.cached:
+                self.target.prefill(tensors.cache, plan.text[held : plan.cached])
             fed = len(plan.feed)
             wanted = range(fed - 1, fed + len(plan.tree)) if plan.chooses else ()
             tokens = [*plan.feed, *plan.tree.tokens]
             parents = None if plan.tree.is_chain else below_chain(fed, plan.tree.parents)
             layers = tensors.layers if each.keeps_states else ()
-            requests.append(Request(tensors.cache, tokens, parents, wanted, layers))
+            requests.append(Request(tensors.cache, tokens, parents, wanted, layers, len(plan.tree)))
         return self.target.forward_all(requests)
 
     def code(self, tensors: SessionTensors, chunk: Chunk) -> CodedRows:

@@ -271,6 +271,7 @@ class ConverseStream(Listener, OpenCall):
         if (feed := live.stream.feed) is not None:
             self._frame_writer.void(ask.base)
             feed.crop(ask.base)
+            feed.on_forgotten(session.cached)  # a cache that cannot be cut there is read again from an earlier place
             feed.rows_ready(session.cached)
             self._frame_writer.poke()
         if ask.provisional is not None:

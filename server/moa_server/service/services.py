@@ -172,7 +172,7 @@ class Services:
         self._stepper = stepper
         self.size = SessionSize(stepper, settings.draft_nodes)
         steps = settings.draft_nodes, settings.prefill_chunk, settings.run_ahead_tokens
-        self._limits = SessionLimits(served.context_tokens, served.vocab_size, *steps)
+        self._limits = SessionLimits(served.context_tokens, served.vocab_size, *steps, stepper.target.checkpoint_tokens)
 
     # ------------------------------------------------------------ what clients are told
 
@@ -231,7 +231,7 @@ class Services:
         self.engine.pages.adopt(live)
         cache, drafting = live.tensors.cache, live.drafting
         nbytes = self.size.most_nbytes(cache, drafting.widths, live.session.most_tokens, drafting.own_drafter)
-        self.pool.reserve(live, nbytes, self.engine.pages.page_nbytes(live))
+        self.pool.reserve(live, nbytes, self.engine.pages.page_nbytes(live), cache.checkpoint_nbytes)
 
     # ------------------------------------------------------------ sessions
 

@@ -19,6 +19,7 @@ from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.sampling.settings import TokenChances
 from moa_shared.tree import DraftTree, check_tokens
 
+from moa_server.session.state_places import StatePlaces
 from moa_server.session.verification import NO_DRAFT, PendingDraft, StepPlan, Verification
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ class SessionLimits:
     draft_nodes: int = 64  # the most of one verification: holds the paper's tree of 62
     prefill_chunk: int = 256  # tokens of a prompt in one forward: keeps other sessions' wait near 0.3 s on one core
     run_ahead_tokens: int = 128  # how far the server goes beyond what a silent client has acknowledged
+    checkpoint_tokens: int = 0  # as of the target
 
 
 class SessionPhase(Enum):
@@ -82,6 +84,7 @@ class Session:
         self.tokens: list[int] = []
         self.hashes = PrefixHashes()
         self.cached = 0
+        self.states = StatePlaces(limits.checkpoint_tokens)
         self.ask_id = 0  # the client's number of the newest question
         self.answer_start = 0
         self.version = 0
@@ -172,8 +175,10 @@ class Session:
             return self._resume(end)
         self._replace(ask.base, ask.tokens)
         self._crop(end)
-        self.cached = min(self.cached, end - 1)
+        self.cached = self.states.cut(min(self.cached, end - 1))
         self.answer_start = start
+        self.states.want_before(start - 1)  # as chat templates may leave out what the answer thinks first
+        self.states.want_before(end - 1)
         self._settings = ask.settings
         self._chances.clear()
         self._rule = self._new_rule(ask.settings, start)
@@ -261,7 +266,7 @@ class Session:
         """Forgets what the cache holds from position `length` on, which must be read again."""
         self.cache_version += 1
         if length < self.cached:
-            self.cached = length
+            self.cached = self.states.cut(length)
             self.version += 1
         self._keep_states(length)
 
@@ -278,6 +283,7 @@ class Session:
         if length >= len(self.tokens) or not self._still_begins(text, length) or cache_version != self.cache_version:
             return False
         self.cached, self.stateless_from = length, None
+        self.states.on_adopted(length)
         return True
 
     # ------------------------------------------------------------ what the target does
@@ -290,7 +296,7 @@ class Session:
         if self.phase is not SessionPhase.ANSWERING:
             return None
         chunk = self.limits.prefill_chunk if most_read is None else min(most_read, self.limits.prefill_chunk)
-        feed = self.tokens[self.cached : self.cached + chunk]
+        feed = self.tokens[self.cached : self.states.chunk_end(self.cached, min(self.cached + chunk, len(self.tokens)))]
         if self.unread > len(feed):
             return self._plan(feed, NO_DRAFT, chooses=False)
         if self._given:
@@ -335,6 +341,7 @@ class Session:
             self._salvage(plan)
             return False
         self.cached = plan.fed
+        self.states.on_forward(plan)
         return True
 
     def on_verified(self, plan: StepPlan, verification: Verification) -> bool:
@@ -345,6 +352,7 @@ class Session:
         self._append(verification.taken)
         self._chances += verification.chances
         self.cached = plan.fed + len(verification.kept)
+        self.states.on_forward(plan)
         self._first_step = False
         self.pending.on_committed(self.tokens)
         if verification.finish is not Finish.UNFINISHED:
@@ -390,6 +398,8 @@ class Session:
         """
         if self._still_begins(plan.text, plan.fed) and plan.cache_version == self.cache_version:
             self.cached = max(self.cached, min(plan.fed, len(self.tokens) - 1))
+        self.states.on_forward(plan)
+        self.cached = self.states.cut(self.cached)
 
     def _still_begins(self, text: list[int], length: int) -> bool:
         """Whether the text begins as `text`, an earlier `tokens`, did; compared by tokens, as a hash can be forged."""
@@ -421,6 +431,7 @@ class Session:
             needs_draft=needs_draft,
             form=self._form,
             given=given,
+            leaves_checkpoint=not chooses and self.states.wants_at(self.cached + len(feed)),
         )
 
     def _new_rule(self, settings: AnswerSettings, answer_start: int) -> FinishRule:
@@ -440,9 +451,10 @@ class Session:
     def _crop(self, length: int) -> None:
         if length < len(self.tokens):
             self.tokens = self.tokens[:length]  # a forward under way holds the old list, which only ever grew
+            self.states.want_before(length)  # where later texts may depart from this one too
         self.hashes.crop(length)
         self._keep_states(length)
-        self.cached = min(self.cached, length)
+        self.cached = self.states.cut(min(self.cached, length))
         self.version += 1
 
     def _check_new(self, tokens: Sequence[int], held: int, spare: int) -> None:

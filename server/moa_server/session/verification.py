@@ -157,6 +157,7 @@ class StepPlan:
     form: ConstrainedText | None = field(default=None, repr=False)  # of the answer; only the forward touches it
     needs_draft: bool = False  # it is worth a forward only if it verifies nodes
     given: tuple[int, ...] = ()  # the answer's tokens at each position, where the target does not choose them
+    leaves_checkpoint: bool = False  # of recurrent states, after the last of `feed`
 
     def with_forced(self) -> StepPlan:
         """The same step with the tokens that the form forces, as nodes of the server; itself where there are none."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 from moa.v1 import moa_pb2 as pb
-from moa_kernels import ARITHMETIC, F16, Q4_1, Q8_0, KernelError, explain, set_threads, threads, variant_name
+from moa_kernels import ARITHMETIC, F16, F32, Q4_1, Q8_0, KernelError, explain, set_threads, threads, variant_name
 from moa_kernels.bindings import STORED_FLOATS
 from moa_shared.errors import ConfigError, DiskFullError, MoaError, ModelSourceError
 from moa_shared.models import ModelFiles
@@ -26,6 +26,7 @@ from moa_shared.models.network.served import (
     check_torch,
     has_torch,
     is_for_torch,
+    is_plain_on_kernels,
     unsupported,
 )
 from moa_shared.models.storage.cache import cache_root, canonical_json
@@ -58,7 +59,10 @@ def choose_level(settings: ServerSettings, config: Mapping[str, Any], name: str)
     if wanted == AUTO and settings.device == CUDA:
         wanted = BF16
     if wanted in (FLOAT32, BF16):
-        check_torch(config, name)
+        if wanted == FLOAT32 and is_plain_on_kernels(config):
+            check_served(config, name)
+        else:
+            check_torch(config, name)
         return wanted, ""
     if settings.device == CUDA:
         raise ConfigError("The level int8 is computed on CPUs only.", hint="Leave --device out, or --execution.")
@@ -112,7 +116,8 @@ class Execution:
 
     def fingerprint(self, end_of_text: frozenset[int]) -> bytes:
         """sha256 of everything besides model, prompt and settings that a text depends on."""
-        arithmetic = ARITHMETIC if self.level == INT8 else f"torch {version('torch')} {self.device}"
+        on_kernels = isinstance(self.target, KernelTarget)
+        arithmetic = ARITHMETIC if on_kernels else f"torch {version('torch')} {self.device}"
         parts = [self.level, arithmetic, sorted(end_of_text), self.target.context_length]
         if self.shares > 1:
             parts.append(self.shares)
@@ -139,6 +144,8 @@ def load_execution(
             if settings.execution == INT8 or not (has_torch() and is_for_torch(files.config)):
                 raise
             level, reason = BF16, error.message
+    if level == FLOAT32 and is_plain_on_kernels(files.config):
+        return _in_plain(files, settings, progress)
     if reason:
         log.warning("int8 kernels are not used: bf16 is several times slower, and its text is not exact", reason=reason)
     return _on_torch(files, settings, level, progress, group)
@@ -166,6 +173,18 @@ def _on_kernels(files: ModelFiles, settings: ServerSettings, progress: Progress)
         details += ", weights in 4 bits"
     packed = "" if floats == Q8_0 else floats
     return Execution(INT8, target, details, lambda: None, test, kv=settings.kv, weights=packed)
+
+
+def _in_plain(files: ModelFiles, settings: ServerSettings, progress: Progress) -> Execution:
+    """The reference in float32, which shares no pages: bits depend on what is computed together."""
+    check_kv(settings.kv, FLOAT32)
+    require_memory(files, settings, FLOAT32)
+    set_threads(settings.threads)
+    trained = int(files.config["max_position_embeddings"])
+    network = Network(WeightReader(files), files.config, progress, plain=True, context=settings.context_length)
+    target = KernelTarget(network, trained, settings.context_length or None, kv=F32)
+    target.page_tokens = 0
+    return Execution(FLOAT32, target, f"{variant_name()} in float32, {threads()} threads", lambda: None)
 
 
 def check_kv(kv: str, level: str) -> None:

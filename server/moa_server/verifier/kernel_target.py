@@ -10,8 +10,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from moa_kernels import F16, PAGE_ROWS, Cache, Page, Segment
+from moa_kernels import F16, PAGE_ROWS, Cache, Page, Segment, Snapshot
 from moa_shared.errors import InternalError
+from moa_shared.models.checkpoints import leave_checkpoint, most_checkpoints
 from moa_shared.models.network.network import Network
 
 from moa_server.verifier.target import KVCache, Request, Rows, Target, is_chain
@@ -24,6 +25,7 @@ class KernelCache(KVCache):
     def __init__(self, pages: Cache) -> None:
         super().__init__()
         self._pages = pages
+        self.checkpoint_nbytes = pages.states.state_nbytes
 
     @property
     def pages(self) -> Cache:
@@ -34,8 +36,14 @@ class KernelCache(KVCache):
     def nbytes(self) -> int:
         return self._pages.nbytes
 
-    def most_nbytes(self, rows: int) -> int:
-        return self._pages.most_nbytes(rows)
+    def most_nbytes(self, rows: int, drafted: int = 0) -> int:
+        states = self._pages.states
+        beside = most_checkpoints(rows) * states.state_nbytes + drafted * states.draft_nbytes
+        return self._pages.most_nbytes(rows) + beside
+
+    @property
+    def page_nbytes(self) -> int:
+        return self._pages.most_nbytes(PAGE_ROWS) - self.checkpoint_nbytes
 
     def _free(self) -> None:
         self._pages.release()
@@ -43,23 +51,34 @@ class KernelCache(KVCache):
     def reserve(self, rows: int) -> None:
         self.pages.reserve(rows)
 
-    def crop(self, length: int) -> None:
-        super().crop(length)
-        self._pages.crop(self._length)
+    def crop(self, length: int) -> int:
+        pages = self.pages
+        super().crop(min(length, self._length) if self.checkpoint_nbytes else length)  # what it has lost is no defect
+        return self._set_length(pages.crop(self._length))
 
-    def adopt(self, pages: Sequence[Page]) -> None:
-        """Holds these full pages of another conversation that begins with the same tokens, and nothing else."""
-        self._pages.adopt(pages)
-        self._length = self._pages.length
-        self._forget_tail()
+    def checkpoint(self) -> None:
+        leave_checkpoint(self.pages)
+
+    def adopt(self, pages: Sequence[Page], snapshot: Snapshot | None = None) -> None:
+        """Holds these full pages of another conversation that begins with the same tokens, and nothing else.
+
+        `snapshot`: of the recurrent states after them, where there are any.
+        """
+        self._pages.adopt(pages, snapshot)
+        self._set_length(self._pages.length)
 
     def segment(self, request: Request) -> Segment:
         if is_chain(request.parents):
-            return Segment.chain(self.pages, len(request.tokens))
-        return Segment.tree(self.pages, request.parents or ())
+            return Segment.chain(self.pages, len(request.tokens), drafted=request.drafts)
+        return Segment.tree(self.pages, request.parents or (), drafted=request.drafts)
 
-    def _move(self, source: Sequence[int], start: int) -> None:
-        self.pages.keep_behind(start, [row - start for row in source])
+    def _set_length(self, length: int) -> int:
+        self._length = length
+        self._forget_tail()
+        return length
+
+    def _keep(self, start: int, rows: Sequence[int]) -> None:
+        self.pages.keep_behind(start, rows)
 
     def _read(self, start: int, stop: int) -> Rows:
         return self.pages.read(start, stop)
@@ -77,6 +96,7 @@ class KernelTarget(Target):
         super().__init__(network.vocab_size, network.hidden_size, network.layer_count, trained_length, context_length)
         self.network = network
         self.page_tokens = PAGE_ROWS if network.stack.compiled else 0
+        self.checkpoint_tokens = PAGE_ROWS if network.stack.states else 0
         self._kv = kv
 
     def new_cache(self) -> KernelCache:

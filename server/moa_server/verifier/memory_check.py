@@ -5,16 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import structlog
-from moa_kernels import F16, PAGE_ROWS, Q4_1, Q8, Q8_0, KernelError, populate
+from moa_kernels import F16, PAGE_ROWS, Q4_1, Q8, Q8_0, KernelError, StateShape, populate
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader
-from moa_shared.models.network.plan import cached_heads
+from moa_shared.models.checkpoints import most_checkpoints
+from moa_shared.models.network.plan import cached_heads, state_shapes
 from moa_shared.models.network.served import unsupported
 from moa_shared.models.storage.tensors import EMBEDDINGS, LAYER_EMBEDDINGS, is_of_expert, map_file
 from moa_shared.models.tiles import plan_places
@@ -81,17 +82,19 @@ def _computes_nothing(*_: object, **__: object) -> NoReturn:
 
 
 class SizedCache(KVCache):
-    """A cache that holds nothing. `page_nbytes`: of the keys and values of a page."""
+    """A cache that holds nothing. `page_nbytes`: of the keys and values of a page. `states`: of its layers."""
 
     nbytes = 0
-    _free = reserve = _move = _read = _computes_nothing
+    _free = reserve = _keep = _read = _computes_nothing
 
-    def __init__(self, page_nbytes: int) -> None:
+    def __init__(self, page_nbytes: int, states: Sequence[StateShape]) -> None:
         super().__init__()
-        self._page_nbytes = page_nbytes
+        self._page_nbytes, self._draft_nbytes = page_nbytes, sum(each.draft_nbytes for each in states)
+        self.checkpoint_nbytes = sum(each.nbytes for each in states)
 
-    def most_nbytes(self, rows: int) -> int:
-        return -(-rows // PAGE_ROWS) * self._page_nbytes
+    def most_nbytes(self, rows: int, drafted: int = 0) -> int:
+        states = (1 + most_checkpoints(rows)) * self.checkpoint_nbytes
+        return -(-rows // PAGE_ROWS) * self._page_nbytes + states + drafted * self._draft_nbytes
 
 
 class SizedTarget(Target):
@@ -107,9 +110,10 @@ class SizedTarget(Target):
         self.page_nbytes = PAGE_ROWS * sum(
             2 * count * (dim + 4 if kv == Q8 else dim * NUMBER_BYTES[level]) for count, dim in cached_heads(config)
         )
+        self.states = state_shapes(config)
 
     def new_cache(self) -> SizedCache:
-        return SizedCache(self.page_nbytes)
+        return SizedCache(self.page_nbytes, self.states)
 
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
         return _computes_nothing
@@ -129,7 +133,7 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
         return
     free = free or free_memory()
     target = SizedTarget(files.config, level, settings.context_length or None)
-    least = target.new_cache().most_nbytes(min(LEAST_TOKENS, target.context_length))
+    least = target.new_cache().most_nbytes(min(LEAST_TOKENS, target.context_length), settings.draft_nodes)
     needed, rows = needed_memory(files, level, settings.weights), settings.kv_bytes or least
     read = needed.weights - needed.idle
     if needed.total + rows <= free.nbytes:
@@ -144,10 +148,11 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
         return
     limit = f", under a limit of {decimal(free.limit)}" if free.limit is not None else ""
     whole = f" (of {decimal(needed.weights)}: the experts that one token goes to, and all else)" if needed.idle else ""
+    kept = "keys, values and recurrent states" if target.states else "keys and values"
     hint = "lower --kv-bytes, " if settings.kv_bytes > least else ""
     raise ConfigError(
         f"{files.target_id} needs {decimal(needed.least + rows)} of memory: {decimal(read)} for its weights{whole}, "
-        f"{decimal(rows)} for keys and values, {decimal(PROCESS_BYTES)} for the program. {decimal(free.nbytes)} can be "
+        f"{decimal(rows)} for {kept}, {decimal(PROCESS_BYTES)} for the program. {decimal(free.nbytes)} can be "
         f"had here{limit}.",
         hint=f"End other programs, {hint}or take a smaller model or one with fewer bits a weight; "
         "--no-memory-check starts all the same, and reads weights from the disk again and again.",

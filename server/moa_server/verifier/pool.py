@@ -199,7 +199,7 @@ class PagedCache(KVCache):
     def nbytes(self) -> int:
         return len(self.pages) * self.pool.page_nbytes
 
-    def most_nbytes(self, rows: int) -> int:
+    def most_nbytes(self, rows: int, drafted: int = 0) -> int:
         return -(-rows // PAGE_ROWS) * self.pool.page_nbytes
 
     def reserve(self, rows: int) -> None:
@@ -216,9 +216,9 @@ class PagedCache(KVCache):
     def _free(self) -> None:
         self.pool.give_back(self.pages)
 
-    def _move(self, source: Sequence[int], start: int) -> None:
-        to = range(start, start + len(source))
-        self.pool.move(slots_of(self.pages, source).tolist(), slots_of(self.pages, to).tolist())
+    def _keep(self, start: int, rows: Sequence[int]) -> None:
+        if moved := [(start + row, start + place) for place, row in enumerate(rows) if place != row]:
+            self.pool.move(*(slots_of(self.pages, each).tolist() for each in zip(*moved, strict=True)))
 
     def _read(self, start: int, stop: int) -> Rows:
         return in_order(self.pool.read(self.slots(start, stop)))

@@ -18,11 +18,13 @@ from moa_kernels import (
     F16,
     F32,
     BesideNorms,
+    DeltaNet,
     Experts,
     Layer,
     LayerEmbedding,
     Linear,
     Segment,
+    SharedExpert,
     Stack,
     StackShape,
     Tiles,
@@ -37,7 +39,7 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.weights import WeightReader
 from moa_shared.programs.machine import ms_since
 
-from moa_server.verifier.target import KVCache, Rows, Target
+from moa_server.verifier.target import KVCache, Request, Rows, Target
 
 PARENTS = (-1, 0, 1, -1, 3, 2, 5, 0)  # the chain 0, 1, 2, 5, 6 with branches 3, 4, 7
 PATH = (0, 1, 2, 5, 6)
@@ -58,10 +60,10 @@ class SelfTest:
 
 
 def compare_tree(target: Target) -> None:
-    """Compares one tree with its path, token by token."""
-    rng = np.random.default_rng(0)
-    prompt, text, tree = (rng.integers(0, target.vocab_size, size).tolist() for size in (5, len(PATH), len(PARENTS)))
-    for node, token in zip(PATH, text, strict=True):
+    """Compares one tree with its path, token by token, and what comes after it."""
+    rng, size = np.random.default_rng(0), len(PATH) + 1
+    prompt, text, tree = (rng.integers(0, target.vocab_size, size).tolist() for size in (5, size, len(PARENTS)))
+    for node, token in zip(PATH, text, strict=False):
         tree[node] = token
     alone, together = target.new_cache(), target.new_cache()
     target.forward(alone, prompt)
@@ -69,9 +71,11 @@ def compare_tree(target: Target) -> None:
     target.forward(together, prompt)
     output = target.forward(together, tree, PARENTS, want_state_layer=target.layer_count).logits
     together.keep(PATH)
+    after = target.forward(together, text[-1:], want_state_layer=target.layer_count).logits
     if not np.isfinite(output[list(PATH)]).all():
         raise ConfigError("The kernels gave no numbers.", hint="Give --execution float32, and report this.")
-    same = all(output[node].tobytes() == row.tobytes() for node, row in zip(PATH, single, strict=True))
+    rows = (*output[list(PATH)], *after)
+    same = all(got.tobytes() == row.tobytes() for got, row in zip(rows, single, strict=True))
     kept, expected = (cache.lsa_input(0, cache.length).tobytes() for cache in (together, alone))
     if not same or kept != expected:
         hint = "Give --execution float32, and report this with the model and the processor."
@@ -115,7 +119,7 @@ def _timed(target: Target, cache: KVCache, rows: int) -> float:
     times: list[float] = []
     while len(times) < 6 and sum(times) < 50.0:
         began, began_cpu = time.perf_counter(), time.process_time()
-        target.forward(cache, tokens)
+        target.forward_all([Request(cache, tokens, None, range(rows), drafted=rows)])
         times.append(min(ms_since(began), 1e3 * (time.process_time() - began_cpu)))
         cache.crop(1)
     return min(times)
@@ -178,15 +182,21 @@ def _product_error(weights: WeightReader, name: str) -> float:
 def _layer_error(network: Network, index: int) -> float:
     """Of a small layer with random weights, of the same kind as that layer of the network."""
     rng, like = np.random.default_rng(2), network.stack.layers[index]
-    shape = _small(network.stack.shape, like)
+    shape, net = _small(network.stack.shape, like), like.delta_net
+    queries, keys = shape.heads * (2 if like.output_gate else 1), shape.kv_heads * (1 if like.keys_are_values else 2)
     matrices = {
-        "qkv": ((shape.heads + (1 if like.keys_are_values else 2) * shape.kv_heads) * shape.head_dim, shape.hidden),
+        "qkv": ((queries + keys) * shape.head_dim, shape.hidden),
         "out": (shape.hidden, shape.heads * shape.head_dim),
         "gate_up": (2 * shape.inner, shape.hidden),
         "down": (shape.hidden, shape.inner),
         "embedding_gate": (shape.embedding, shape.hidden),
         "embedding_out": (shape.hidden, shape.embedding),
     }
+    if net is not None:
+        net = _small_delta_net(net, rng)
+        width = net.shape.heads * net.shape.value_dim
+        matrices |= {"qkv": (net.shape.channels, shape.hidden), "out": (shape.hidden, width)}
+        matrices |= {"gate": (width, shape.hidden), "decay_beta": (2 * net.shape.heads, shape.hidden)}
     weights = {
         name: rng.standard_normal(size, np.float32) / size[1] ** 0.5 for name, size in matrices.items() if all(size)
     }
@@ -215,10 +225,16 @@ def _layer_error(network: Network, index: int) -> float:
     embeddings = rng.standard_normal((max(COMPARED_ROWS), 1, shape.embedding), np.float32) if shape.embedding else None
     sinks = None if like.sinks is None else rng.standard_normal(shape.heads, np.float32)
     router = rng.standard_normal((8, shape.hidden), np.float32)  # at most; to no result it matters which a row has
+    gate = rng.standard_normal(shape.hidden, np.float32) / np.float32(shape.hidden**0.5)  # of a shared expert
     rows = rng.standard_normal((max(COMPARED_ROWS), shape.hidden), np.float32)
 
     def added(*, reference: bool) -> Rows:
-        changes: dict[str, Any] = {name: Linear([weights[name]], biases[name], reference=reference) for name in weights}
+        changes: dict[str, Any] = {
+            name: Linear([weights[name]], biases[name], plain=name == "decay_beta", reference=reference)
+            for name in weights
+        }
+        if net is not None:
+            changes["delta_net"] = replace(net, gate=changes.pop("gate"), decay_beta=changes.pop("decay_beta"))
         if shape.embedding:
             products = changes.pop("embedding_gate"), changes.pop("embedding_out")
             changes["embedding"] = LayerEmbedding(*products, embedding_norm)
@@ -228,7 +244,9 @@ def _layer_error(network: Network, index: int) -> float:
             chosen = min(like.experts.chosen, scores.outputs)
             scales = None if like.experts.scales is None else like.experts.scales[: scores.outputs]
             weighs_all = like.experts.weighs_all
-            changes["experts"] = Experts(scores, chosen, lambda number: pair, weighs_all=weighs_all, scales=scales)
+            shared = None if like.experts.shared is None else SharedExpert(*pair, gate)
+            how: dict[str, Any] = {"weighs_all": weighs_all, "scales": scales, "shared": shared}
+            changes["experts"] = Experts(scores, chosen, lambda number: pair, **how)
             if like.beside is None:
                 changes |= {"gate_up": None, "down": None}
         norms["reads_layer"] = None
@@ -239,6 +257,20 @@ def _layer_error(network: Network, index: int) -> float:
         return out - rows * np.float32(like.out_scale)
 
     return _error(added(reference=False), added(reference=True))
+
+
+def _small_delta_net(net: DeltaNet, rng: np.random.Generator) -> DeltaNet:
+    """Of a few heads, with random numbers; its products are still those of `net`."""
+    keys = min(net.shape.key_heads, 2)
+    shape = net.shape._replace(heads=keys * (net.shape.heads // net.shape.key_heads), key_heads=keys)
+    return replace(
+        net,
+        shape=shape,
+        convolution=rng.standard_normal((shape.channels, shape.taps), np.float32),
+        decay_rate=rng.uniform(0.1, 2.0, shape.heads).astype(np.float32),
+        time_bias=rng.standard_normal(shape.heads, np.float32),
+        norm=rng.uniform(0.5, 1.5, shape.value_dim).astype(np.float32),
+    )
 
 
 def _small(shape: StackShape, like: Layer) -> StackShape:

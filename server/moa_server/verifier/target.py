@@ -1,7 +1,8 @@
 """`Target`: what verifies chains and trees, one forward for the rows of several conversations, whatever computes it.
 
 Arrays in and out are numpy's, float32. Invariants: for a path of a tree the result is that of the path by itself
-(to the bit where the backend promises it); nothing is changed on an error.
+(to the bit where the backend promises it); nothing is changed on an error, but for recurrent states, which fall back to
+a checkpoint: `crop` says where a cache is.
 """
 
 from __future__ import annotations
@@ -27,7 +28,12 @@ Rows = npt.NDArray[np.float32]
 
 
 class KVCache(ABC):
-    """Keys and values of one conversation; made by `Target.new_cache`."""
+    """Keys and values of one conversation; made by `Target.new_cache`.
+
+    `checkpoint_nbytes`: of a copy of its recurrent states; 0: it has none, and can be cut anywhere.
+    """
+
+    checkpoint_nbytes = 0
 
     def __init__(self) -> None:
         self._length = 0
@@ -46,8 +52,8 @@ class KVCache(ABC):
         """Bytes of the memory held, in use or not."""
 
     @abstractmethod
-    def most_nbytes(self, rows: int) -> int:
-        """The most bytes that a cache takes while it grows to `rows` rows."""
+    def most_nbytes(self, rows: int, drafted: int = 0) -> int:
+        """The most bytes that a cache takes while it grows to `rows` rows, `drafted` of which are a draft's."""
 
     @abstractmethod
     def _free(self) -> None:
@@ -58,8 +64,8 @@ class KVCache(ABC):
         """Makes room for `rows` rows in all, at once: a prompt of known length need not grow in steps."""
 
     @abstractmethod
-    def _move(self, source: Sequence[int], start: int) -> None:
-        """Copies the rows `source`, ascending and none before `start`, to `start` and following."""
+    def _keep(self, start: int, rows: Sequence[int]) -> None:
+        """Keeps only these of the rows from `start` on, which are numbered from 0, ascending, and moved together."""
 
     @abstractmethod
     def _read(self, start: int, stop: int) -> Rows:
@@ -83,19 +89,23 @@ class KVCache(ABC):
         for depth, row in enumerate(path):
             if not 0 <= row < len(self._tail_depths) or self._tail_depths[row] != depth:
                 raise TreeError(f"The rows {list(path)} are no path from the root of the last forward's tree.")
-        moved = next((place for place, row in enumerate(path) if place != row), len(path))
-        if moved < len(path):
-            self._move([self._tail_start + row for row in path[moved:]], self._tail_start + moved)
+        self._keep(self._tail_start, path)
         self._length = self._tail_start + len(path)
         self._forget_tail()
 
-    def crop(self, length: int) -> None:
+    def crop(self, length: int) -> int:
+        """Forgets the rows from `length` on; how many are held then: fewer where there are no states of so many."""
         if not 0 <= length <= self._length:
             raise InternalError(f"A cache of {self._length} rows cannot be cropped to {length}.")
         if not self._tail_is_chain and length > self._tail_start + 1:
             raise InternalError("A draft tree must be cut to a path, or dropped whole, before its rows are cropped.")
         self._length = length
         self._forget_tail()
+        return length
+
+    def checkpoint(self) -> None:
+        """Keeps a copy of the recurrent states after the last row, which is none of a draft's."""
+        raise InternalError("A checkpoint was asked of a cache without recurrent states.")
 
     def release(self) -> None:
         self._length = 0
@@ -157,12 +167,19 @@ class Request:
     parents: Sequence[int] | None = None  # of each within `tokens`, -1 for the last token of the cache; None: a chain
     logits_for: Sequence[int] = ()  # the rows (of `tokens`) whose logits and hidden state are wanted
     state_layers: tuple[int, ...] = ()  # whose entering states are wanted; as many as there are: what leaves the last
+    # How many of the last tokens states take in only once these are kept; None: all of a tree, none of a chain.
+    drafted: int | None = None
+
+    @property
+    def drafts(self) -> int:
+        return self.drafted if self.drafted is not None else 0 if self.parents is None else len(self.tokens)
 
 
 class Target(ABC):
     """Verifies chains and trees. `context_length`: the most positions of a text; None: as it was trained for."""
 
     page_tokens = 0  # whose keys and values conversations that begin alike can share; 0: they share none
+    checkpoint_tokens = 0  # at the ends of as many recurrent states can be kept; 0: there are none, and no need
 
     def __init__(
         self, vocab_size: int, hidden_size: int, layer_count: int, trained_length: int, context_length: int | None
@@ -212,7 +229,12 @@ class Target(ABC):
         firsts = list(accumulate((len(request.tokens) for request in requests), initial=0))
         chosen = [first + row for first, request in zip(firsts, requests, strict=False) for row in request.logits_for]
         layers = sorted({layer for request in requests for layer in request.state_layers})
-        logits, hidden, states = self._run(requests, depths, chosen, layers)
+        try:
+            logits, hidden, states = self._run(requests, depths, chosen, layers)
+        except Exception:
+            for request in requests:  # states that it has torn go back to a checkpoint
+                request.cache.crop(request.cache.length)
+            raise
         outputs, row = [], 0
         for request, of_request, first in zip(requests, depths, firsts, strict=False):
             own, rows = slice(first, first + len(request.tokens)), slice(row, row := row + len(request.logits_for))

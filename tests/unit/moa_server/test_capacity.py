@@ -10,9 +10,10 @@ import pytest
 from moa_kernels import PAGE_ROWS
 from moa_server import capacity
 from moa_server.access.keys import VARIABLE as KEYS_VARIABLE
-from moa_server.capacity import Speed, StepEstimate, estimate_step, measure_speed, plan_capacity
+from moa_server.capacity import Speed, StepEstimate, capacity_text, estimate_step, measure_speed, plan_capacity
 from moa_server.doctor import (
     Machine,
+    MachineExamination,
     check_keys,
     check_tls,
     judge_cpu,
@@ -29,12 +30,14 @@ from moa_server.setting_up import SetupFolder, add_key, set_up
 from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import Execution
 from moa_server.verifier.memory_check import PROCESS_BYTES, Needed
-from moa_shared.errors import ConfigError
+from moa_shared.errors import ConfigError, ModelSourceError
 from moa_shared.models.storage.tensors import map_tensors
 from moa_shared.programs.machine import Check, FreeMemory
 from moa_shared.programs.progress import Progress
+from rich.filesize import decimal
 
 from tests.support.tiny_models import (
+    HYBRID,
     SMALL,
     save_drafter,
     save_tiny_model,
@@ -76,6 +79,33 @@ def test_the_default_model(more: dict[str, object], monkeypatch: pytest.MonkeyPa
     monkeypatch.delenv("MOA_CACHE_DIR")
     monkeypatch.setattr(capacity, "READ_BYTES", 1 << 24)  # of its speed nothing is asked here
     assert_as_a_host(ServerSettings(kv_bytes=BUDGET, threads=1, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("execution", ["int8", "float32"])
+def test_recurrent_states_and_their_checkpoints_are_counted(tmp_path: Path, execution: Any) -> None:
+    folder = save_tiny_model(tmp_path / "tiny", HYBRID, max_position_embeddings=9000)
+    settings = ServerSettings(model=str(folder), kv_bytes=BUDGET, execution=execution, drafter="none", threads=1)
+    assert_as_a_host(settings)
+    with pytest.raises(
+        ModelSourceError, match="tiny is of the family qwen3_5_text, which the torch levels do not compute"
+    ):
+        plan_capacity(replace(settings, execution="bf16"), 0, Progress())
+    planned = plan_capacity(settings, 0, Progress())
+    plan, state = ServerPlan(settings, Progress()), planned["state_bytes"]
+    assert state == sum(each.nbytes for each in plan.target.states) == 2 * 4 * (4 * 32 * 32 + 3 * 256)
+    text = capacity_text(planned)
+    assert (
+        "Each holds recurrent states of 38.9 kB, and as much again for each checkpoint of them: up to 2, and one"
+        in text
+    )
+    [memory] = [
+        check for check in MachineExamination(settings, Progress(), lambda _: None).run() if check.name == "memory"
+    ]
+    assert f", {decimal(7 * state)} of it for recurrent states and 6 checkpoints of them" in memory.message
+    page = plan.target.page_nbytes
+    nodes = settings.draft_nodes * sum(each.draft_nbytes for each in plan.target.states)
+    pages = -(-(9000 + settings.draft_nodes) // PAGE_ROWS)
+    assert planned["sessions"][-1]["bytes_each"] == pages * page + 7 * state + nodes
 
 
 def test_weights_are_counted_as_they_are_packed(tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ from tests.support.published_drafters import (
     save_gemma4,
     save_llama3,
 )
-from tests.support.tiny_models import SIZES, save_drafter
+from tests.support.tiny_models import HYBRID, SIZES, save_drafter, small_drafter, tiny_model
 
 pytestmark = pytest.mark.torch
 
@@ -310,3 +310,15 @@ def test_a_drafter_for_layers_that_differ_names_the_widest_one_and_reuses_none_t
         check_drafter(save_drafter(path, replace(fitting, target_kv_width=0)), files)
     with pytest.raises(CheckpointError, match="safetensors runs the last"):
         check_drafter(save_drafter(path, replace(fitting, reused_layers=2)), files)
+
+
+@pytest.mark.parametrize("reused", [0, 1, 2])
+def test_of_a_model_with_recurrent_states_the_last_layer_alone_is_reused(tmp_path: Path, reused: int) -> None:
+    model = tiny_model(HYBRID, layer_types=[*["linear_attention"] * 2, "full_attention"]).config
+    files, path = ModelFiles("hybrid", tmp_path, model, (), "", ""), tmp_path / "it.safetensors"
+    save_drafter(path, small_drafter(reused_layers=reused))
+    if reused < 2:
+        assert check_drafter(path, files).config.kv_width == 128  # of the layers with attention
+        return
+    with pytest.raises(CheckpointError, match="which cannot compute them: layer 1 has a recurrent state, which holds"):
+        check_drafter(path, files)

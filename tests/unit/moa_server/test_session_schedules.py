@@ -3,7 +3,7 @@
 import random
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -13,6 +13,7 @@ from moa_shared.errors import ProtocolError
 from moa_shared.protocol.messages import AnswerSettings, Ask, Draft, Finish, FinishRule
 from moa_shared.protocol.prefix_hash import PrefixHashes
 from moa_shared.tree import DraftTree
+from moa_testing.models import SimulatedCache
 
 from tests.support.skipping import examples
 
@@ -87,8 +88,10 @@ class Device:
 class Server:
     """A session and its cache, with one forward under way at most."""
 
-    def __init__(self, *, run_ahead: bool) -> None:
-        self.session = Session(LIMITS, end_of_text=END_OF_TEXT, decode=decode, run_ahead=run_ahead)
+    def __init__(self, *, run_ahead: bool, page: int = 0) -> None:
+        self.cache = SimulatedCache(has_states=page > 0)
+        limits = replace(LIMITS, checkpoint_tokens=page)
+        self.session = Session(limits, end_of_text=END_OF_TEXT, decode=decode, run_ahead=run_ahead)
         self.flying: tuple[StepPlan, Verification | None] | None = None
 
     def begin(self, rng: random.Random) -> None:
@@ -99,8 +102,11 @@ class Server:
             plan = plan.pick(plan.tree.pick(range(min(most, len(plan.tree)))))
         if plan is None:
             return
-        held = [*self.session.tokens[: plan.cached], *plan.feed]
-        verification = plan.verify(_chosen(held, plan.tree)) if plan.chooses else None
+        assert self.cache.crop(plan.cached) == plan.cached
+        self.cache += plan.feed
+        self.cache.take_in(plan)
+        verification = plan.verify(_chosen(self.cache, plan.tree)) if plan.chooses else None
+        self.cache += [plan.tree.tokens[node] for node in verification.kept] if verification is not None else []
         self.flying = plan, verification
 
     def end(self, device: Device) -> None:
@@ -136,11 +142,11 @@ def plain_text(prompt: Sequence[int], how: AnswerSettings) -> list[int]:
             return text
 
 
-def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool) -> tuple[Device, list[int]]:
+def run_schedule(rng: random.Random, how: AnswerSettings, page: int, *, run_ahead: bool) -> tuple[Device, list[int]]:
     prompt = [rng.randrange(VOCAB) for _ in range(rng.randrange(1, 9))]
     text = plain_text(prompt, how)
     device = Device(prompt, how, list(prompt))
-    server = Server(run_ahead=run_ahead)
+    server = Server(run_ahead=run_ahead, page=page)
     server.session.on_open(device.tokens)
     server.ask(device)
     for _ in range(20_000):
@@ -163,7 +169,7 @@ def run_schedule(rng: random.Random, how: AnswerSettings, *, run_ahead: bool) ->
         else:  # the stream breaks: what was on its way is lost, and perhaps the server with it
             device.sent, device.delivered, device.epoch = [], [], 0
             if rng.random() < 0.3:
-                server = Server(run_ahead=run_ahead)
+                server = Server(run_ahead=run_ahead, page=page)
             asks = rng.random() < 0.5
             server.session.on_open(device.tokens, asks=asks)
             server.ask(device)
@@ -177,8 +183,13 @@ def _deliver(server: Server, frame: Draft) -> None:
         server.session.on_draft(frame)
 
 
-@given(seed=st.integers(0, 2**32), how=st.sampled_from(HOWS), run_ahead=st.booleans())
+@given(
+    seed=st.integers(0, 2**32),
+    how=st.sampled_from(HOWS),
+    page=st.sampled_from([0, 2, 5]),  # of a target with recurrent states; 0: it has none
+    run_ahead=st.booleans(),
+)
 @settings(max_examples=examples(500))
-def test_what_is_committed_is_the_target_s_text(seed: int, how: AnswerSettings, run_ahead: bool) -> None:
-    device, text = run_schedule(random.Random(seed), how, run_ahead=run_ahead)
+def test_what_is_committed_is_the_target_s_text(seed: int, how: AnswerSettings, page: int, run_ahead: bool) -> None:
+    device, text = run_schedule(random.Random(seed), how, page, run_ahead=run_ahead)
     assert device.tokens == text

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_server.access.limits import Caller, CallerLimits
 from moa_server.engine.live_session import Attachment, Listener, LiveSession
+from moa_server.engine.prefix_index import PrefixIndex, TextPage
 from moa_server.engine.registry import KVPool, SessionRegistry
-from moa_server.engine.shared_pages import PrefixIndex, TextPage
 from moa_server.engine.stepper import SessionTensors
 from moa_server.session.session import Session, SessionLimits
 from moa_shared.errors import ContextLengthError, OverloadedError

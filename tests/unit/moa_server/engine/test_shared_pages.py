@@ -15,7 +15,9 @@ from moa_server.access.limits import Caller
 from moa_server.drafting.draft_decision import MemorySource
 from moa_server.engine.inference_thread import SessionJobs
 from moa_server.engine.live_session import LiveSession
-from moa_server.engine.shared_pages import PrefixIndex, SharedPages, TextPage
+from moa_server.engine.prefix_index import PrefixIndex, TextPage
+from moa_server.engine.registry import KVPool, SessionSize
+from moa_server.engine.shared_pages import SharedPages
 from moa_server.engine.stepper import Stepper, Work
 from moa_server.session.memory_feed import Chunk
 from moa_server.session.session import Session, SessionLimits
@@ -27,7 +29,7 @@ from moa_shared.protocol.messages import AnswerSettings, Ask, Plane
 from moa_shared.protocol.prefix_hash import PrefixHashes
 
 from tests.support.skipping import examples
-from tests.support.tiny_models import tiny_kernel_target, tiny_model
+from tests.support.tiny_models import HYBRID, tiny_kernel_target, tiny_model
 
 SIZE = 2  # tokens of a page of the index
 Key = tuple[str, tuple[int, ...]]  # an owner and all tokens up to a page's end
@@ -171,6 +173,12 @@ def target() -> Target:
     return tiny_kernel_target(tiny_model(vocab_size=VOCAB, num_hidden_layers=2, max_position_embeddings=CONTEXT))
 
 
+@pytest.fixture(scope="module")
+def recurrent() -> Target:
+    kinds = ["linear_attention", "full_attention", "full_attention"]
+    return tiny_kernel_target(tiny_model(HYBRID, vocab_size=VOCAB, layer_types=kinds, max_position_embeddings=CONTEXT))
+
+
 class Jobs(SessionJobs):
     """Jobs that run when the test says so."""
 
@@ -200,7 +208,8 @@ class Bench:
         self.index = self.pages.index
 
     def live(self, client: str = "a", *, memory: bool = True, state: bool = True, drafts: bool = False) -> LiveSession:
-        session = Session(SessionLimits(CONTEXT, VOCAB), end_of_text=frozenset(), decode=str, run_ahead=True)
+        limits = SessionLimits(CONTEXT, VOCAB, checkpoint_tokens=self.stepper.target.checkpoint_tokens)
+        session = Session(limits, end_of_text=frozenset(), decode=str, run_ahead=True)
         live = LiveSession(client.encode(), session, self.stepper.new_tensors(), caller=Caller(client))
         if memory:
             source = self.stepper.sources[0]
@@ -268,8 +277,8 @@ class Bench:
     @property
     def kept_nbytes(self) -> int:
         """What the pages really take."""
-        pages = [[*page.states.values(), *([page.keys_values] if page.keys_values else [])] for page in self.kept]
-        return sum(each.nbytes for page in pages for each in page)
+        pages = [[*page.states.values(), page.keys_values, page.checkpoint] for page in self.kept]
+        return sum(each.nbytes for page in pages for each in page if each is not None)
 
 
 @pytest.fixture
@@ -446,3 +455,81 @@ def test_pages_that_could_not_be_kept_are_given_to_nobody_and_end_one_session(
     bench.index.drop(1 << 30)
     assert bench.index.nbytes == 0
     assert bench.kept == []
+
+
+# ---------------------------------------------------------------- with recurrent states
+
+
+def test_text_is_taken_over_up_to_a_checkpoint_with_the_bits_of_what_is_read(recurrent: Target) -> None:
+    bench = Bench(recurrent)
+    lender, taker = bench.lender(), bench.live()
+    bench.take_over(taker, TEXT)
+    assert taker.session.cached == 3 * PAGE
+    bench.read(taker)
+    assert_alike(bench, taker, bench.afresh(TEXT))
+    assert_alike(bench, lender, taker)
+    assert bench.index.nbytes == bench.kept_nbytes
+    hashes = [PrefixHashes(TEXT).at(PAGE * page) for page in (1, 2, 3)]
+    assert [bench.pages.cached_tokens(lender.caller, hashes[:count]) for count in (2, 3)] == [0, 3 * PAGE]
+
+
+def test_where_texts_depart_there_is_a_checkpoint_from_the_second_one_on(recurrent: Target) -> None:
+    bench = Bench(recurrent)
+    texts = [[*TEXT[:150], *[(token + number) % VOCAB for token in TEXT[:60]]] for number in range(3)]
+    lives = [bench.live() for _ in texts]
+    assert [bench.ask(live, text) for live, text in zip(lives[:2], texts, strict=False)] == [False, False]
+    bench.read(lives[0])
+    assert not bench.pages.adopt(lives[1])  # their pages are kept, and no states between them
+    assert bench.read(lives[1]) == texts[1]
+    bench.take_over(lives[2], texts[2])
+    assert lives[2].session.cached == 2 * PAGE
+    bench.read(lives[2])
+    assert_alike(bench, lives[2], bench.afresh(texts[2]))
+    assert bench.index.nbytes == bench.kept_nbytes
+
+
+def test_checkpoints_that_no_other_text_can_use_go_with_the_session_s_own(recurrent: Target) -> None:
+    """However many answers there are, the pages of a conversation hold no more than it was promised."""
+    bench = Bench(recurrent)
+    live, text = bench.live(), list(TEXT[:70])
+    for _ in range(4):
+        bench.ask(live, text)
+        bench.read(live)
+        text = [*live.session.tokens, *TEXT[:70]]
+    held = bench.index.held(live)
+    assert [page.checkpoint_nbytes is not None for page in held] == [False, False, True, True]
+    assert [page.checkpoint is not None for page in held] == [False, False, True, True]
+    assert bench.index.count_checkpoints(live, live.session.states.checkpoints) == 2
+    assert bench.index.nbytes == bench.kept_nbytes
+    bench.index.let_go(live)
+    bench.index.drop(1 << 30)
+    bench.jobs.work()
+    assert bench.index.nbytes == bench.index.spare_nbytes == 0
+    assert [page.checkpoint for page in held] == [None] * len(held)
+
+
+def test_what_is_promised_counts_each_checkpoint_once(recurrent: Target) -> None:
+    """In the session's promise until it is shared, then in the index."""
+    bench = Bench(recurrent)
+    live, cache = bench.live(), recurrent.new_cache()
+    pool = KVPool(1 << 30, lambda _: None, bench.index)
+    nbytes = SessionSize(bench.stepper, 64).most_nbytes(cache, live.drafting.widths, CONTEXT, None)
+    pool.reserve(live, nbytes, bench.pages.page_nbytes(live), cache.checkpoint_nbytes)
+    for text in (TEXT, TEXT[:150]):
+        bench.ask(live, text)
+        bench.read(live)
+        assert pool.promised - bench.index.spare_nbytes == nbytes
+        assert bench.index.count_checkpoints(live, live.session.states.checkpoints) == 1
+        assert pool.held - bench.index.spare_nbytes <= nbytes
+
+
+def test_a_replica_without_the_checkpoint_reads_the_text_itself(recurrent: Target) -> None:
+    bench = Bench(recurrent)
+    bench.lender()
+    taker = bench.live()
+    assert bench.ask(taker, TEXT)
+    bench.index.held(taker)[-1].checkpoint = None
+    bench.jobs.work()
+    assert bench.jobs.lost == []
+    assert bench.read(taker) == TEXT
+    assert_alike(bench, taker, bench.afresh(TEXT))

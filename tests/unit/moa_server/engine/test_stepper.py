@@ -16,19 +16,22 @@ from moa_shared.sampling.coupling import select
 from moa_shared.sampling.settings import Sampling
 from moa_shared.tree import DraftTree
 
-from tests.support.tiny_models import tiny_kernel_target, tiny_model
+from tests.support.tiny_models import HYBRID, tiny_kernel_target, tiny_model
 
 VOCAB = 61
 PROMPT = [3, 14, 15, 9, 26]
 WIDTH = 8
 
 
-@pytest.fixture(scope="module", params=[pytest.param("torch", marks=pytest.mark.torch), "kernels"])
+@pytest.fixture(scope="module", params=[pytest.param("torch", marks=pytest.mark.torch), "kernels", HYBRID])
 def target(request: pytest.FixtureRequest) -> Target:
     sizes: dict[str, Any] = {
         "vocab_size": VOCAB, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1,
         "max_position_embeddings": 600,
     }  # fmt: skip
+    if request.param == HYBRID:
+        kinds = ["linear_attention", "full_attention", "full_attention"]
+        return tiny_kernel_target(tiny_model(HYBRID, **{**sizes, "num_hidden_layers": 3, "layer_types": kinds}))
     if request.param == "kernels":
         return tiny_kernel_target(tiny_model(**sizes))
     from moa_server.verifier.torch_target import TorchTarget
@@ -64,10 +67,11 @@ def plan(
     *,
     chooses: bool = True,
     sampling: Sampling = Sampling(),  # noqa: B008 (frozen)
+    **more: Any,
 ) -> StepPlan:
     settings = AnswerSettings(sampling)
     rule = FinishRule(settings, cached + len(feed), 600, frozenset(), str)
-    return StepPlan(0, cached, tuple(feed), tree, chooses, rule, ())
+    return StepPlan(0, cached, tuple(feed), tree, chooses, rule, (), **more)
 
 
 def verify(stepper: Stepper, held: SessionTensors, step: StepPlan) -> Verification | None:
@@ -129,6 +133,34 @@ def test_a_fault_in_a_forward_of_sixteen_costs_one_session_its_step(
     assert [each.taken for each in outcomes if isinstance(each, Verification)] == [(second,)] * 15
 
 
+@pytest.mark.parametrize("lost", [0, 64])
+def test_states_that_a_failed_forward_tears_are_read_again(lost: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the last checkpoint on: of what comes before nothing is."""
+    target = tiny_kernel_target(tiny_model(HYBRID, vocab_size=VOCAB))
+    stepper, text = Stepper(target), [place % VOCAB for place in range(70)]
+    held, network, fed = [stepper.new_tensors() for _ in range(3)], target.network, list[int]()
+    for each in held[:2]:
+        verify(stepper, each, plan(0, text[:64], chooses=False, leaves_checkpoint=lost > 0))
+    forward, hidden = network.forward, network.hidden
+
+    def count(tokens: Sequence[int], *rest: Any) -> Any:
+        fed.append(len(tokens))
+        return hidden(tokens, *rest)
+
+    def fail_once(*rest: Any) -> Any:
+        monkeypatch.setattr(network, "forward", forward)
+        forward(*rest)
+        raise MemoryError
+
+    monkeypatch.setattr(network, "hidden", count)
+    work = [Work(each, plan(64, text[64:], DraftTree((1, 2), (-1, -1)), text=text)) for each in held[:2]]
+    monkeypatch.setattr(network, "forward", fail_once)
+    outcomes = stepper.verify_all(work)
+    assert fed == [16, *([64 - lost] if lost < 64 else []), 8, *([64 - lost] if lost < 64 else []), 8]
+    [expected] = stepper.verify_all([Work(held[2], plan(0, text, DraftTree((1, 2), (-1, -1))))])
+    assert outcomes == [expected] * 2
+
+
 def memory_rows(stepper: Stepper, held: SessionTensors, start: int, stop: int) -> Rows:
     nbytes = (stop - start) * row_bytes(Codec.BF16, WIDTH)
     coded = stepper.code(held, Chunk(Plane.MEMORY, start, stop - start, Codec.BF16, nbytes))
@@ -140,7 +172,7 @@ def test_work_that_goes_back_crops_cache_and_rows(target: Target, stepper: Stepp
     assert verify(stepper, held, plan(0, [*PROMPT[:2], 1, 2, 3, 4, 5], chooses=False)) is None
     memory_rows(stepper, held, 0, 7)
     for one, cached in ((held, 2), (fresh, 0)):
-        verify(stepper, one, plan(cached, PROMPT[cached:]))
+        verify(stepper, one, plan(cached, PROMPT[cached:], text=PROMPT))
     ours, theirs = (memory_rows(stepper, one, 0, len(PROMPT)) for one in (held, fresh))
     np.testing.assert_allclose(ours, theirs, atol=0.02)
     ours, theirs = (one.planes[Plane.REUSED_STATE].read(0, len(PROMPT)) for one in (held, fresh))

@@ -256,3 +256,45 @@ def test_a_draft_without_an_answer_is_not_looked_at_token_by_token() -> None:
     server.on_draft(Draft(epoch=0, base=0, prefix_hash=0, first_node=0, tokens=tokens, parents=TouchedTokens(100_000)))
     assert server.pending.take_stale() == 100_000
     assert tokens.touched == 0
+
+
+def chunks(session: Session) -> list[tuple[int, bool]]:
+    """Where the chunks of a prompt end, and whether states are kept there."""
+    found = []
+    while (plan := session.plan_step()) is not None and not plan.chooses:
+        assert session.on_prefilled(plan)
+        found.append((plan.fed, plan.leaves_checkpoint))
+    return found
+
+
+def test_chunks_of_a_prompt_end_where_states_are_kept() -> None:
+    limits = SessionLimits(10_000, VOCAB, prefill_chunk=300, checkpoint_tokens=64)
+    session, text = new_session(limits=limits), [place % 4 for place in range(5000)]
+    session.on_ask(Ask(1, 0, 0, tuple(text), PLAIN, 5000))
+    ends = chunks(session)
+    assert [end for end, is_kept in ends if is_kept] == [2048, 4096, 4992]  # the last page before the answer
+    assert len(ends) == -(-2048 // 300) + -(-2048 // 300) + -(-896 // 300)
+    other = [*text[:4500], *[place % 3 for place in range(300)]]
+    assert session.on_open(other) == 4096
+    session.on_ask(Ask(1, 4800, PrefixHashes(other).at(4800), (), PLAIN, 4800))
+    # Where it departed from the text before, the next one may depart too; the edge of a page is before the newest token.
+    assert [end for end, is_kept in chunks(session) if is_kept] == [4480, 4736]
+    assert session.on_open(other[:4800]) == 4736
+    assert session.on_open(other[:4736]) == 4736
+    assert session.on_open(other[:4735]) == 4480
+
+
+@pytest.mark.parametrize("kept", [6, 9, 10, 12])
+def test_a_text_that_is_cut_is_read_again_from_where_there_are_states(kept: int) -> None:
+    """In an answer there are none but after the newest token that was fed, and a forward under way moves them on."""
+    session = new_session(limits=replace(LIMITS, checkpoint_tokens=4), run_ahead=True)
+    session.on_ask(Ask(1, 0, 0, (1, 2) * 4 + (1,), PLAIN, 9))
+    assert chunks(session) == [(4, False), (8, True)]
+    assert len(run(session, 3)) == 3
+    text, plan = list(session.tokens), session.plan_step()
+    assert plan is not None
+    assert (len(text), session.cached) == (12, 11)
+    cached = session.on_open(text[:kept], asks=False)
+    assert cached == {6: 0, 9: 8, 10: 8, 12: 11}[kept]
+    assert not session.on_verified(plan, plan.verify([0]))
+    assert session.cached == {6: 0, 9: 8, 10: 8, 12: 8}[kept]  # it has moved the states beyond the newest token

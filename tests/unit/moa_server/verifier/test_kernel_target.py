@@ -18,7 +18,7 @@ from moa_shared.errors import InternalError
 from moa_shared.tree import path_to
 
 from tests.support.skipping import examples
-from tests.support.tiny_models import FAMILIES, SIZES, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import FAMILIES, HYBRID, SIZES, tiny_kernel_target, tiny_model
 
 VARIANTS = [
     variant.name
@@ -40,10 +40,13 @@ def _same_threads() -> Iterator[None]:
     set_threads(before)
 
 
-@pytest.fixture(params=VARIANTS)
+@pytest.fixture(
+    params=[*((variant, "llama") for variant in VARIANTS), *((variant, HYBRID) for variant in VARIANTS[:1])]
+)
 def target(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> KernelTarget:
-    monkeypatch.setenv(VARIANT_VARIABLE, request.param)
-    return load(request.param, "llama")
+    variant, family = request.param
+    monkeypatch.setenv(VARIANT_VARIABLE, variant)
+    return load(variant, family)
 
 
 @lru_cache
@@ -130,7 +133,8 @@ def test_what_follows_a_kept_path_has_the_bits_of_the_text(
         text = text + [tokens[node] for node in path]
         back = data.draw(st.integers(0, min(3, len(text) - 1)))
         text = text[: len(text) - back]
-        cache.crop(len(text))
+        if (held := cache.crop(len(text))) < len(text):  # recurrent states were not kept there
+            target.forward(cache, text[held:])
     output = target.forward(cache, [7], want_state_layer=LAYER)
     expected = alone(target, [*text, 7])
     assert rows_of(output, cache.lsa_input(len(text), len(text) + 1)) == expected[-1:]
@@ -183,3 +187,32 @@ def test_all_variants_and_numbers_of_threads_give_the_same_bits(family: str, mon
 def test_another_backends_cache_is_refused() -> None:
     with pytest.raises(InternalError, match="A forward of the kernels was given another"):
         tiny_kernel_target(tiny_model()).forward(Mock(spec=KVCache, length=0), [1])
+
+
+@pytest.mark.parametrize("length", [64, 65, 127, 128, 129])
+def test_states_go_back_to_a_checkpoint_and_no_further(length: int) -> None:
+    """To the bit; also where a text is cut at the edge of a page."""
+    target, text = load("", HYBRID), [(31 * place + 7) % SIZES["vocab_size"] for place in range(140)]
+    cache = target.new_cache()
+    target.forward(cache, text[:64])
+    cache.checkpoint()
+    target.forward(cache, text[64:128])
+    cache.checkpoint()
+    target.forward(cache, text[128:])
+    assert cache.nbytes <= cache.most_nbytes(140, 0)
+    assert cache.crop(length) == (128 if length >= 128 else 64)
+    output = target.forward(cache, text[cache.length :], want_state_layer=LAYER)
+    fresh = target.forward(target.new_cache(), text, want_state_layer=LAYER)
+    count = len(output.logits)
+    assert output.logits.tobytes() == fresh.logits[-count:].tobytes()
+    assert cache.crop(63) == 0
+
+
+def test_few_checkpoints_are_kept() -> None:
+    """Of those before newest answers two, and one in 2,048 positions: as many as a conversation is promised."""
+    target = tiny_kernel_target(tiny_model(HYBRID, max_position_embeddings=4500))
+    cache = target.new_cache()
+    for start in range(0, 4224, 128):
+        target.forward(cache, [start % 97] * 128, logits_for=())
+        cache.checkpoint()
+    assert [cache.crop(most) for most in (4223, 4095, 3967, 2047)] == [4096, 3968, 2048, 0]

@@ -9,6 +9,7 @@ from moa_server.verifier import memory_check
 from moa_server.verifier.execution_level import load_execution
 from moa_server.verifier.memory_check import (
     MappedPages,
+    SizedTarget,
     map_in_large_pages,
     mapped_pages,
     needed_memory,
@@ -21,7 +22,7 @@ from moa_shared.programs.machine import FreeMemory
 from moa_shared.programs.progress import Progress
 from structlog.testing import capture_logs
 
-from tests.support.tiny_models import save_tiny_model, save_tokenizer
+from tests.support.tiny_models import HYBRID, save_tiny_model, save_tokenizer
 
 
 @pytest.fixture
@@ -37,6 +38,18 @@ def test_too_little_is_refused_with_the_figures_unless_the_operator_starts_all_t
     settings = ServerSettings(kv_bytes=2_000_000_000)
     with pytest.raises(ConfigError, match="GB can be had here, under a limit of"):
         require_memory(files, settings, "int8", FreeMemory(1_000_000_000, 4_000_000_000))
+
+
+def test_states_that_do_not_fit_are_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    """There is room for the weights, the program, and all keys and values."""
+    files = resolve(str(save_tiny_model(tmp_path / "tiny", HYBRID)), tmp_path / "cache")
+    target, settings = SizedTarget(files.config, "int8"), ServerSettings()
+    rows = target.new_cache().most_nbytes(128, settings.draft_nodes)
+    needed = needed_memory(files, "int8").total + rows
+    assert rows > 2 * target.page_nbytes + 3 * target.new_cache().checkpoint_nbytes
+    require_memory(files, settings, "int8", FreeMemory(needed))
+    with pytest.raises(ConfigError, match=r"kB for keys, values and recurrent states, 150\.0 MB for the program"):
+        require_memory(files, settings, "int8", FreeMemory(needed - 1))
 
 
 @pytest.fixture

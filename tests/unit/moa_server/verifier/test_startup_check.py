@@ -18,7 +18,7 @@ from moa_shared.models.network.network import Network
 from moa_shared.models.tiles import tiles_in_memory
 from moa_shared.programs.progress import Progress
 
-from tests.support.tiny_models import FAMILIES, TinyModel, save_tokenizer, tiny_kernel_target, tiny_model
+from tests.support.tiny_models import FAMILIES, HYBRID, TinyModel, save_tokenizer, tiny_kernel_target, tiny_model
 
 pytestmark = pytest.mark.skipif(variant_name() == "numpy", reason="there are no kernels for this CPU")
 
@@ -74,8 +74,9 @@ def test_one_bit_of_the_path_is_enough_to_fail(node: int) -> None:
 def test_no_numbers_and_keys_that_are_moved_wrongly_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="The kernels gave no numbers"):
         compare_tree(double(lambda output: output.logits.fill(np.nan)))
-    compare_tree(tiny_kernel_target(tiny_model()))
-    monkeypatch.setattr(KernelCache, "_move", lambda cache, source, start: None)
+    for family in (FAMILIES[0], HYBRID):
+        compare_tree(tiny_kernel_target(tiny_model(family)))
+    monkeypatch.setattr(KernelCache, "_keep", lambda cache, start, rows: None)
     with pytest.raises(ConfigError, match="On this machine the kernels compute a tree"):
         compare_tree(tiny_kernel_target(tiny_model()))
 
@@ -103,7 +104,7 @@ def load(tmp_path: Path) -> Load:
     return run
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", [*FAMILIES, HYBRID])
 def test_each_family_passes(load: Load, family: str) -> None:
     network, weights = load(tiny_model(family))
     assert 0 < compare_with_float32(network, weights) < 0.05
