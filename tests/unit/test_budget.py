@@ -14,7 +14,7 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21313, 110),
+    "client": (("client",), 21316, 110),
     "client: endpoint": (("client/moa_client/endpoint",), 2747, 11),
     "client: tools": (("client/moa_client/tools",), 1701, 8),
     "client: link": (("client/moa_client/link",), 2002, 9),
@@ -23,20 +23,20 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 5227, 26,
     ),
     "client: device, drafting, memory": (
-        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2662, 13,
+        tuple(f"client/moa_client/{name}" for name in ("device", "drafting", "memory.py")), 2665, 13,
     ),
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3266, 18,
     ),
-    "server": (("server",), 13304, 68),
-    "shared": (("shared",), 13988, 75),
+    "server": (("server",), 13560, 70),
+    "shared": (("shared",), 14334, 76),
     "training": (("training",), 4446, 26),
     "bench": (("bench",), 5020, 34),
     "netsim": (("netsim",), 4171, 22),
-    "testing": (("testing",), 832, 4),
-    "kernels": (("kernels",), 2582, 18),
+    "testing": (("testing",), 864, 4),
+    "kernels": (("kernels",), 3123, 21),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 679, 12),
-    "tests": (("tests",), 48704, 259),
+    "tests": (("tests",), 49543, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
