@@ -338,15 +338,17 @@ class ModelHead(PublishedFiles):
     def tensors(self) -> dict[str, npt.NDArray[Any]]:
         reader = self._reader()
 
-        def stored(name: str) -> npt.NDArray[Any]:
-            wide, kind = reader.array(name), reader.format_of(name)
+        def stored(name: str, shape: tuple[int, ...]) -> npt.NDArray[Any]:
+            wide, kind = reader.array(name).reshape(shape), reader.format_of(name)
             return wide if kind == "f32" else round_to_bfloat16(wide) if kind == "bf16" else wide.astype(np.float16)
 
-        return {name: stored(name) for name in self.shapes()}
+        return {name: stored(name, shape) for name, shape in self.shapes().items()}
 
     def shapes(self) -> Shapes:
         reader = self._reader()
-        return {name: reader.shape(name) for name in reader.names() if not name.endswith(COPIES)}
+        found = {name: reader.shape(name) for name in reader.names() if not name.endswith(COPIES)}
+        gates = {name: (1, *found[name])[-2:] for name in found if name.endswith("shared_expert_gate.weight")}
+        return found | gates  # which GGUF files have without their one row
 
     def _reader(self) -> WeightReader:
         for path in self.weights:

@@ -88,6 +88,8 @@ class DrafterConfig:
     markov_rank: int = 0  # width of the factors of what a token adds to the logits of the next one; 0: nothing is added
     ca: bool = True  # False, an ablation of moa: no cross-attention but its MLP, and so no memory
     hidden_first: bool = False  # the projection of an MTP head reads the state before the embedding
+    output_gate: bool = False  # attention's output is gated; the projection of queries has gates behind them
+    experts: tuple[int, ...] = ()  # how many, the width of each, and of one that all rows have; (): there is an MLP
     # Of an assistant: config.json of its layers; which layers of the target's cache they attend, and their widths,
     # first the one that sees all positions, then the one with a window; clusters of its head's tokens, and how many of
     # these it looks at.

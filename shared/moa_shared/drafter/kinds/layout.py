@@ -60,11 +60,11 @@ class OwnLayers:
     """Layers of a drafter's own, of the sizes of `sa_*`, and how they are computed."""
 
     def __init__(self, half: DeviceHalf, embedding: int = 0, plan: Plan | None = None) -> None:
-        """`plan`: of the target, whose last layer they are like; None: they are of Llama's form."""
+        """`plan`: of the target, whose layers with attention they are like; None: they are of Llama's form."""
         self.config = config = half.config
         self.arithmetic = Arithmetic.of(half.weights, (config.hidden_size, config.head_dim, config.sa_mlp))
         linear, names = self.arithmetic.linear, config.traits.layers(config)
-        form: dict[str, Any] = {} if plan is None else {"family": plan.family, "plan": plan.layers[-1]}
+        form: dict[str, Any] = {} if plan is None else {"family": plan.family, "plan": plan.attention_layer}
         layers = [read_layer(half.own, name, linear, input_norm=config.input_norm, **form) for name in names]
         sizes = config.heads, config.sa_kv_heads, config.head_dim, config.rms_norm_eps
         shape = plan.shape if plan else StackShape(config.hidden_size, config.sa_mlp, *sizes, embedding=embedding)

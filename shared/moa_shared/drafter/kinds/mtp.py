@@ -7,11 +7,12 @@ own. A token has a row in each head, but head k has none of the first k rows, fo
 `BaselineState`, which keeps the rows of all heads as one.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
 from moa_kernels import Segment
+from moa_kernels.transformer.layer import MOST_EXPERTS
 
 from moa_shared.drafter.kinds import layout
 from moa_shared.drafter.kinds.config import DeviceHalf, DrafterConfig, Kind, Published, Shapes
@@ -26,6 +27,7 @@ from moa_shared.models.storage.tensors import EMBEDDINGS
 
 _PROJECTION, _NORMS = "eh_proj", ("enorm", "hnorm", "norm")  # of embedding and state; of what leaves the block
 COPIES = ("embed_tokens.weight", "shared_head.head.weight")  # of the target's: ends of names
+_MOST_HEADS = 16  # published: up to three
 _RENAMED = {
     **dict.fromkeys(("fc", "input_proj"), _PROJECTION),
     **dict.fromkeys(("pre_fc_norm_embedding", "token_layernorm", "embed_norm"), "enorm"),
@@ -103,9 +105,17 @@ class _Mtp(Kind):
     label = "MTP head"
     about = "A multi-token-prediction head, which comes with its model"
     variants: ClassVar = {"mtp": "MTP head"}
-    takes = frozenset({"hidden_first", "qkv_bias", "head_norms"})
+    takes = frozenset({"hidden_first", "qkv_bias", "head_norms", "output_gate", "experts"})
     reads_states = True
     decoder, state = HeadDecoder, HeadState
+
+    def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
+        count, inner, shared = config.experts if len(config.experts) == 3 else (0, 0, 0)
+        return {
+            f"there are at most {_MOST_HEADS} heads": config.own_layers <= _MOST_HEADS,
+            f"experts are a number from 1 to {MOST_EXPERTS}, their width, and that of a shared one": not config.experts
+            or (0 < count <= MOST_EXPERTS and inner > 0 and shared >= 0),
+        }
 
     def fits(self, names: Collection[str]) -> bool:
         return any(self.our_name(name).endswith(f".{_PROJECTION}.weight") for name in names if "mtp" in name)
@@ -123,15 +133,21 @@ class _Mtp(Kind):
         """All sizes are the target's: the blocks are of its family."""
         plan, heads = plan_of(of.target), sum(name.endswith(f".{_PROJECTION}.weight") for name in shapes)
         layout.check_form(of, self.label, shapes, shapes[f"layers.0.{_PROJECTION}.weight"][0])
-        needed, is_mimo = plan.family.needed, any(".input_proj." in name for name in of.shapes)
+        family, mixture, is_mimo = (
+            plan.family,
+            plan.attention_layer.mixture,
+            any(".input_proj." in name for name in of.shapes),
+        )
         config = DrafterConfig(
             **layout.sizes_without_memory(of.target),
             kind=self.name,
             sa_kv_heads=plan.shape.kv_heads,
             sa_mlp=plan.shape.inner,
             own_layers=heads,
-            head_norms="self_attn.q_norm.weight" in needed,
-            qkv_bias="self_attn.q_proj.bias" in needed,
+            head_norms="self_attn.q_norm.weight" in family.needed or family.output_gate,
+            qkv_bias="self_attn.q_proj.bias" in family.needed,
+            output_gate=family.output_gate,
+            experts=() if mixture is None else (mixture.count, mixture.inner, mixture.shared),
             rms_norm_eps=plan.shape.eps,
             rope_parameters=layout.rope_of(of.target),
             hidden_first=bool(of.config.get("mtp_hidden_states_first", is_mimo)),
@@ -149,6 +165,12 @@ class _Mtp(Kind):
         for name in self.layers(config):
             shapes[f"{name}.{_PROJECTION}.weight"] = (hidden, 2 * hidden)
             shapes |= {f"{name}.{norm}.weight": (hidden,) for norm in _NORMS}
+            if config.output_gate:
+                rows, _ = shapes.pop(f"{name}.self_attn.q_proj.weight")
+                shapes[f"{name}.self_attn.gated_q_proj.weight"] = (2 * rows, hidden)
+            if config.experts:
+                shapes = {each: shape for each, shape in shapes.items() if not each.startswith(f"{name}.mlp.")}
+                shapes |= _mixture_shapes(f"{name}.mlp", hidden, *config.experts)
         return shapes
 
     def held(self, config: DrafterConfig) -> tuple[int, int]:
@@ -156,6 +178,17 @@ class _Mtp(Kind):
 
     def reads_last_hidden(self, config: DrafterConfig) -> bool:
         return True
+
+
+def _mixture_shapes(name: str, hidden: int, count: int, inner: int, shared: int) -> Shapes:
+    widths, shapes = {f"experts.{number}": inner for number in range(count)}, Shapes()
+    shapes[f"{name}.gate.weight"] = (count, hidden)
+    if shared:
+        widths["shared_expert"], shapes[f"{name}.shared_expert_gate.weight"] = shared, (1, hidden)
+    for mlp, width in widths.items():
+        shapes |= {f"{name}.{mlp}.{part}_proj.weight": (width, hidden) for part in ("gate", "up")}
+        shapes[f"{name}.{mlp}.down_proj.weight"] = (hidden, width)
+    return shapes
 
 
 def _said(shape: tuple[int, ...] | None) -> str:

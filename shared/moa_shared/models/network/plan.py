@@ -225,6 +225,11 @@ class Plan:
     logits_scale: float = 1.0  # of the head's output
     logits_cap: float = 0.0  # logits become cap tanh(logit / cap); 0: they stay
 
+    @property
+    def attention_layer(self) -> LayerPlan:
+        """The last layer that has no recurrent state."""
+        return next(each for each in reversed(self.layers) if each.delta_net is None)
+
     def why_not_alone(self, first: int) -> str:
         """Why a device cannot run the layers from `first` on from the rows that enter them; empty: it can."""
         for number, layer in enumerate(self.layers[first:], first):

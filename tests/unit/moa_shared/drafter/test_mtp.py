@@ -1,8 +1,7 @@
 """Multi-token-prediction heads, wherever a model has them: their drafts are transformers' own."""
 
-import re
 from collections.abc import Mapping
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -11,18 +10,20 @@ import gguf
 import numpy as np
 import pytest
 import torch
-from moa_server.verifier.kernel_target import KernelTarget
+from moa_kernels import Segment
 from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
 from moa_shared.drafter.published import find_drafter
 from moa_shared.drafting.drafts import ConversationDrafter
 from moa_shared.errors import CheckpointError, ModelSourceError, NotFoundError
 from moa_shared.models import ModelFiles, WeightReader, resolve
+from moa_shared.models.network.families import FAMILIES
 from moa_shared.models.network.network import Network
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.cache_utils import MtpCache
 from transformers.modeling_layers import MtpModel
 
+from tests.support.families import tiny_dense, tiny_mixture
 from tests.support.family_gguf import write_family_gguf
 from tests.support.tiny_models import SIZES, save_tokenizer
 from tests.support.torch_models import bare, draw_weights, torch_model
@@ -38,6 +39,7 @@ class Made(NamedTuple):
     """A model, its heads in transformers, and both in one: the heads' blocks are layers behind the model's own."""
 
     model: Any
+    layers: int
     heads: Any
     whole: PreTrainedModel
     extra: Tensors  # what a head has besides its block, by DeepSeek's and GLM's names
@@ -51,23 +53,24 @@ class Made(NamedTuple):
 @torch.no_grad()
 def made(family: str, heads: int = 1, *, hidden_first: bool = False) -> Made:
     torch.manual_seed(5)
-    whole = torch_model(family, num_hidden_layers=LAYERS + heads, rope_parameters=ROPE)
-    model = torch_model(family, rope_parameters=ROPE)
+    mixture = partial(tiny_mixture, mlp_only_layers=[])
+    tiny: Any = {"qwen 3.5": tiny_dense, "qwen 3 next": mixture}.get(family, partial(torch_model, rope_parameters=ROPE))
+    model: Any = tiny(family)
+    config = model.config
+    layers, kinds = config.num_hidden_layers, getattr(config, "layer_types", None)
+    more = {} if kinds is None else {"layer_types": [*kinds, *["full_attention"] * heads]}
+    whole = tiny(family, num_hidden_layers=layers + heads, **more)
     model.load_state_dict({name: whole.state_dict()[name] for name in model.state_dict()})
-    model.config.num_mtp_layers, model.config.mtp_hidden_states_first = heads, hidden_first
-    if getattr(model.config, "layer_types", None):
-        model.config.mtp_layer_types = ["full_attention"] * heads
+    config.num_mtp_layers, config.mtp_hidden_states_first = heads, hidden_first
+    config.mtp_layer_types = ["full_attention"] * heads if kinds else None
     theirs = MtpModel(model, heads).eval()
     draw_weights(theirs.layers)
-    names, extra = (
-        {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "post_norm": "shared_head.norm"},
-        Tensors(),
-    )
-    for number, layer in enumerate(theirs.layers):
-        layer.mtp_block.load_state_dict(whole.model.layers[LAYERS + number].state_dict())
-        prefix = f"model.layers.{LAYERS + number}"
-        extra |= {f"{prefix}.{ours}.weight": getattr(layer, name).weight for name, ours in names.items()}
-    return Made(model, theirs, whole, extra)
+    names = {"enorm": "enorm", "hnorm": "hnorm", "eh_proj": "eh_proj", "post_norm": "shared_head.norm"}
+    extra = Tensors()
+    for number, layer in enumerate(theirs.layers, layers):
+        layer.mtp_block.load_state_dict(whole.model.layers[number].state_dict())
+        extra |= {f"model.layers.{number}.{ours}.weight": getattr(layer, name).weight for name, ours in names.items()}
+    return Made(model, layers, theirs, whole, extra)
 
 
 @torch.no_grad()
@@ -115,46 +118,32 @@ def check_drafts(checkpoint: Checkpoint, files: ModelFiles, of: Made) -> None:
         np.testing.assert_allclose(logits, theirs, rtol=0, atol=1e-4)
 
 
-def glm(name: str) -> str:
-    return name
+MODULES = ("eh_proj.weight", "enorm.weight", "hnorm.weight", "shared_head.norm.weight")
+QWEN = dict(zip(MODULES, ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"), strict=True))
+MIMO = dict(zip(MODULES, ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm"), strict=True))
+COPIES = ("embed_tokens.weight", "shared_head.head.weight")
 
 
-def qwen(name: str) -> str:
-    """One head in a module of its own."""
-    for theirs, ours in (("eh_proj", "fc"), ("enorm", "pre_fc_norm_embedding"), ("hnorm", "pre_fc_norm_hidden")):
-        name = name.replace(f"model.layers.{LAYERS}.{theirs}.", f"mtp.{ours}.")
-    name = name.replace(f"model.layers.{LAYERS}.shared_head.norm.", "mtp.norm.")
-    return name.replace(f"model.layers.{LAYERS}.", "mtp.layers.0.")
-
-
-def mimo(name: str) -> str:
-    own = {
-        "eh_proj": "input_proj",
-        "enorm": "token_layernorm",
-        "hnorm": "hidden_layernorm",
-        "shared_head.norm": "final_layernorm",
-    }
-    for theirs, ours in own.items():
-        name = name.replace(f".{theirs}.", f".{ours}.")
-    return re.sub(r"model\.layers\.(\d+)\.", lambda each: f"model.mtp_layers.{int(each[1]) - LAYERS}.", name)
+def placed(name: str, layers: int, layout: str) -> str:
+    """The name of a head's tensor in a folder like GLM's, Qwen's or MiMo's."""
+    _, _, number, rest = name.split(".", 3)
+    if layout == "qwen":
+        return f"mtp.{QWEN[rest]}.weight" if rest in QWEN else f"mtp.layers.{int(number) - layers}.{rest}"
+    within = f"{MIMO[rest]}.weight" if rest in MIMO else rest
+    return f"model.mtp_layers.{int(number) - layers}.{within}" if layout == "mimo" else name
 
 
 def save(
-    folder: Path, of: Made, layout: Any = glm, changes: Mapping[str, torch.Tensor | None] = MappingProxyType({})
+    folder: Path, of: Made, layout: str = "glm", changes: Mapping[str, torch.Tensor | None] = MappingProxyType({})
 ) -> ModelFiles:
     """The model with its heads in a folder. `changes`: to the heads' tensors; None takes one out."""
     of.model.config.save_pretrained(folder)
     save_tokenizer(folder)
     own = of.model.state_dict().keys()
-    copies = {
-        f"model.layers.{LAYERS}.{name}": torch.ones(97, 64)
-        for name in ("embed_tokens.weight", "shared_head.head.weight")
-    }
-    tensors = {**of.tensors, **copies} if layout is glm else of.tensors
-    merged: dict[str, torch.Tensor | None] = {
-        name if name in own else layout(name): each for name, each in tensors.items()
-    }
-    kept = {name: each.clone() for name, each in (merged | dict(changes)).items() if each is not None}
+    copies = {placed(f"model.layers.{of.layers}.{name}", of.layers, layout): torch.ones(97, 64) for name in COPIES}
+    tensors = {name if name in own else placed(name, of.layers, layout): each for name, each in of.tensors.items()}
+    merged: Mapping[str, torch.Tensor | None] = copies | tensors | dict(changes)
+    kept = {name: each.clone() for name, each in merged.items() if each is not None}
     save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
     return resolve(str(folder))
 
@@ -166,10 +155,13 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(
     ("family", "layout", "heads", "hidden_first"),
-    [("qwen3", glm, 1, False), ("llama", glm, 3, False), ("qwen3", qwen, 1, True), ("qwen2", mimo, 2, True)],
+    [
+        *(("qwen3", "glm", 1, False), ("llama", "glm", 3, False), ("qwen3", "qwen", 1, True)),
+        *(("qwen2", "mimo", 2, True), ("qwen 3.5", "qwen", 1, False), ("qwen 3 next", "qwen", 1, False)),
+    ],
 )
 def test_heads_in_a_folder_draft_as_transformers_does(
-    tmp_path: Path, family: str, layout: Any, heads: int, hidden_first: bool
+    tmp_path: Path, family: str, layout: str, heads: int, hidden_first: bool
 ) -> None:
     of = made(family, heads, hidden_first=hidden_first)
     files = save(tmp_path / "model", of, layout)
@@ -182,24 +174,25 @@ def write(
     path: Path, of: Made, kind: gguf.GGMLQuantizationType = gguf.GGMLQuantizationType.F32, *, alone: bool = False
 ) -> Path:
     """The model with its heads in a GGUF file; `alone`: the heads without it."""
-    heads = of.model.config.num_mtp_layers
-    own = {name.replace("model.layers.", "blk."): each.detach().numpy() for name, each in of.extra.items()}
-    for head in range(LAYERS, LAYERS + heads):
-        own = {
-            name.replace(f"blk.{head}.", f"blk.{head}.nextn.").replace("head.norm", "head_norm"): own[name]
-            for name in own
-        }
+    heads, own = of.model.config.num_mtp_layers, dict[str, Any]()
+    for name, tensor in of.extra.items():
+        _, _, number, rest = name.split(".", 3)
+        added = FAMILIES[of.model.config.model_type].norm_offset if "norm" in rest else 0.0
+        own[f"blk.{number}.nextn.{rest.replace('head.', 'head_')}"] = tensor.detach().numpy() + added
     keys: dict[str, Any] = {**own, "nextn_predict_layers": heads}
     path.parent.mkdir(exist_ok=True)
     write_family_gguf(of.whole, path, kind, **keys)
     if alone:
         names = (tensor.name for tensor in gguf.GGUFReader(path).tensors)
-        blocks = tuple(f"blk.{head}." for head in range(LAYERS, LAYERS + heads))
+        blocks = tuple(f"blk.{head}." for head in range(of.layers, of.layers + heads))
         write_family_gguf(of.whole, path, kind, **dict.fromkeys(n for n in names if not n.startswith(blocks)), **keys)
     return path
 
 
-@pytest.mark.parametrize(("family", "heads", "beside"), [("llama", 2, False), ("qwen3", 1, True)])
+@pytest.mark.parametrize(
+    ("family", "heads", "beside"),
+    [("llama", 2, False), ("qwen3", 1, True), ("qwen 3.5", 1, False), ("qwen 3 next", 1, True)],
+)
 def test_heads_in_a_gguf_file_or_next_to_it(tmp_path: Path, family: str, heads: int, beside: bool) -> None:
     of = made(family, heads)
     path = tmp_path / "models" / "tiny.gguf"
@@ -210,10 +203,9 @@ def test_heads_in_a_gguf_file_or_next_to_it(tmp_path: Path, family: str, heads: 
     else:
         write(path, of)
     files = resolve(str(path))
-    assert files.config["num_hidden_layers"] == LAYERS
     network = Network(WeightReader(files), files.config, plain=True)
-    target = KernelTarget(network, 128, kv="f32")
-    logits = target.forward(target.new_cache(), TEXT).logits
+    segment = Segment.chain(network.new_cache(kv="f32"), len(TEXT), 0)
+    logits = network.forward(TEXT, [segment], range(len(TEXT))).logits
     np.testing.assert_allclose(logits, bare(of.model, TEXT), rtol=0, atol=3e-4)  # the model is computed without them
     checkpoint = load_checkpoint(find_drafter("mtp", files))
     check_drafts(checkpoint, files, of)
