@@ -106,7 +106,7 @@ def test_its_configuration_is_stored_and_has_no_options_of_other_kinds(row: str)
     assert config.traits.method(config)
     others = set().union(*(kind.takes for kind in KINDS.values())) - config.traits.takes
     given: dict[str, Any] = {"state_entries": (1,), "feature_norm": "each", "layer_config": "{}"}
-    given |= dict.fromkeys(("memory_layers", "memory_widths"), (1,))
+    given |= {**dict.fromkeys(("memory_layers", "memory_widths"), (1,)), "experts": (1, 1, 0)}
     for option in others:
         default = getattr(config, option)
         value = given.get(option, not default if isinstance(default, bool) else 2)

@@ -25,7 +25,7 @@ from transformers.modeling_layers import MtpModel
 
 from tests.support.families import tiny_dense, tiny_mixture
 from tests.support.family_gguf import write_family_gguf
-from tests.support.tiny_models import SIZES, save_tokenizer
+from tests.support.tiny_models import SIZES, save_tokenizer, small_drafter
 from tests.support.torch_models import bare, draw_weights, torch_model
 
 pytestmark = pytest.mark.torch
@@ -254,3 +254,9 @@ def test_a_model_without_a_head(tmp_path: Path) -> None:
     files = save(tmp_path / "model", made("llama"), changes=dict.fromkeys(made("llama").extra))
     with pytest.raises(NotFoundError, match="model has no multi-token-prediction head"):
         find_drafter("mtp", files)
+
+
+@pytest.mark.parametrize("wrong", [{"own_layers": 17}, {"experts": (2000, 32, 0)}, {"experts": (4, 32)}])
+def test_numbers_of_heads_and_experts_are_bounded(wrong: dict[str, Any]) -> None:
+    with pytest.raises(CheckpointError, match=r"at most 16 heads|experts are a number from 1 to 1024"):
+        small_drafter(kind="mtp", **wrong)
