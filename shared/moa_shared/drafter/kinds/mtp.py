@@ -144,7 +144,7 @@ class _Mtp(Kind):
             sa_kv_heads=plan.shape.kv_heads,
             sa_mlp=plan.shape.inner,
             own_layers=heads,
-            head_norms="self_attn.q_norm.weight" in family.needed or family.output_gate,
+            head_norms="self_attn.q_norm.weight" in family.needed,
             qkv_bias="self_attn.q_proj.bias" in family.needed,
             output_gate=family.output_gate,
             experts=() if mixture is None else (mixture.count, mixture.inner, mixture.shared),
