@@ -198,7 +198,8 @@ def publish_dflash(folder: Path) -> Path:
 
 def publish_mtp(folder: Path) -> Path:
     """In the model next to that folder; how --drafter names it."""
-    rewrite(folder.with_name("tiny-llama3"), **mtp_tensors())
+    [model] = folder.parent.glob("tiny-*")
+    rewrite(model, **mtp_tensors())
     return Path("mtp")
 
 
