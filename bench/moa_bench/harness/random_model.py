@@ -18,11 +18,12 @@ from moa_shared.models.storage.cache import building, cache_root, locked
 from moa_shared.models.storage.gguf_header import read_header
 from moa_shared.programs.progress import Progress
 
-from moa_bench.harness.shapes import SHAPES, ModelShape
+from moa_bench.harness.shapes import ATTENTION_EACH, SHAPES, ModelShape
 
 STORED, FILE_TYPE, VERSION = "q4_k_m", 15, 1  # llama.cpp's number; raised when what a file holds changes
 STD = 0.02  # of the weights
 _TOKENS, _KINDS, _UNUSED = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type", 5  # llama.cpp's type of such tokens
+TAPS = 4  # of the convolution of gated delta nets
 BASE = "Q4_K"  # of most matrices
 # Of the head; of values and of the MLP's output in every third layer, and in the first and last eighth.
 MORE = "Q6_K"
@@ -73,7 +74,7 @@ class _Tensor:
         """Random bits with scales that make sense."""
         if self.kind is GGMLQuantizationType.F32:
             if len(self.shape) == 1:
-                return np.ones(self.shape, np.float32)
+                return np.full(self.shape, -1 if self.name.endswith("ssm_a") else 1, np.float32)
             return STD * random.standard_normal(self.shape, np.float32)  # a router, whose choices vary
         blocks = np.frombuffer(random.bytes(self.nbytes), np.uint8).reshape(-1, GGML_QUANT_SIZES[self.kind][1]).copy()
         for place, scale in _SCALES[self.kind.name].items():
@@ -93,6 +94,14 @@ def _write(path: Path, shape: ModelShape, vocabulary: dict[str, Any]) -> Iterato
     if shape.experts:
         counts |= {"expert_count": shape.experts, "expert_used_count": shape.used}
         counts |= {"expert_feed_forward_length": shape.inner}
+    if shape.state_heads:
+        counts |= {
+            "ssm.conv_kernel": TAPS, "ssm.state_size": shape.state_dim, "ssm.group_count": shape.state_key_heads,
+            "ssm.time_step_rank": shape.state_heads, "ssm.inner_size": shape.state_heads * shape.state_dim,
+            "full_attention_interval": ATTENTION_EACH, "rope.dimension_count": shape.head_dim // 4,
+        }  # fmt: skip
+        turned = shape.head_dim // 8  # pairs that are turned: by time, height, width
+        writer.add_array("qwen35.rope.dimension_sections", [turned - 2 * (turned // 3), turned // 3, turned // 3, 0])
     writer.add_name(path.stem)
     writer.add_file_type(FILE_TYPE)
     writer.add_layer_norm_rms_eps(1e-5)
@@ -132,6 +141,19 @@ def _tensors(shape: ModelShape) -> Iterator[_Tensor]:
     def norm(name: str, width: int = hidden) -> _Tensor:
         return _Tensor(f"{name}.weight", (width,), GGMLQuantizationType.F32)
 
+    def delta_net(block: str) -> Iterator[_Tensor]:
+        heads, values = shape.state_heads, shape.state_heads * shape.state_dim
+        channels = values + 2 * shape.state_key_heads * shape.state_dim
+        yield matrix(f"{block}.attn_qkv", channels, hidden)
+        yield matrix(f"{block}.attn_gate", values, hidden)
+        yield matrix(f"{block}.ssm_alpha", heads, hidden, "F32")
+        yield matrix(f"{block}.ssm_beta", heads, hidden, "F32")
+        yield matrix(f"{block}.ssm_conv1d", channels, TAPS, "F32")
+        yield _Tensor(f"{block}.ssm_a", (heads,), GGMLQuantizationType.F32)
+        yield _Tensor(f"{block}.ssm_dt.bias", (heads,), GGMLQuantizationType.F32)
+        yield norm(f"{block}.ssm_norm", shape.state_dim)
+        yield matrix(f"{block}.ssm_out", hidden, values)
+
     yield matrix("token_embd", shape.vocab, hidden, MORE if shape.tied else BASE)
     yield norm("output_norm")
     if not shape.tied:
@@ -141,14 +163,17 @@ def _tensors(shape: ModelShape) -> Iterator[_Tensor]:
         block = f"blk.{layer}"
         careful = MORE if layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2 else BASE
         yield norm(f"{block}.attn_norm")
-        yield matrix(f"{block}.attn_q", queries, hidden)
-        yield matrix(f"{block}.attn_k", keys, hidden)
-        yield matrix(f"{block}.attn_v", keys, hidden, careful)
-        yield matrix(f"{block}.attn_output", hidden, queries)
-        if shape.experts:  # Qwen3's
-            yield norm(f"{block}.attn_q_norm", shape.head_dim)
-            yield norm(f"{block}.attn_k_norm", shape.head_dim)
-        yield norm(f"{block}.ffn_norm")
+        if shape.state_heads and (layer + 1) % ATTENTION_EACH:
+            yield from delta_net(block)
+        else:
+            yield matrix(f"{block}.attn_q", queries * (2 if shape.state_heads else 1), hidden)  # and an output gate
+            yield matrix(f"{block}.attn_k", keys, hidden)
+            yield matrix(f"{block}.attn_v", keys, hidden, careful)
+            yield matrix(f"{block}.attn_output", hidden, queries)
+            if shape.architecture != "llama":
+                yield norm(f"{block}.attn_q_norm", shape.head_dim)
+                yield norm(f"{block}.attn_k_norm", shape.head_dim)
+        yield norm(f"{block}.{'post_attention_norm' if shape.state_heads else 'ffn_norm'}")
         if shape.experts:
             yield matrix(f"{block}.ffn_gate_inp", shape.experts, hidden, "F32")
         end = "_exps" if shape.experts else ""
