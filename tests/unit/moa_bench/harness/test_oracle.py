@@ -92,19 +92,22 @@ def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(SHAPES, "tiny", TINY)
     monkeypatch.setitem(SHAPES, "narrow", replace(TINY, hidden=96, tied=False))
     monkeypatch.setitem(SHAPES, "mixture", replace(TINY, tied=False, experts=8, used=2, wide_heads=128))
+    monkeypatch.setitem(SHAPES, "hybrid", replace(TINY, tied=False, state_heads=4, state_key_heads=2, state_dim=64))
 
 
+@pytest.mark.parametrize("shape", ["tiny", "hybrid"])
 @pytest.mark.usefixtures("tiny")
-def test_a_model_is_served_and_made_once(tmp_path: Path) -> None:
-    path = random_model("tiny", SILENT, tmp_path)
+def test_a_model_is_served_and_made_once(tmp_path: Path, shape: str) -> None:
+    path = random_model(shape, SILENT, tmp_path)
     files = resolve(str(path), tmp_path)
     sizes = [files.config[name] for name in ("vocab_size", "num_hidden_layers", "tie_word_embeddings")]
-    assert sizes == [49160, 8, True]
+    assert sizes == [49160, 8, shape == "tiny"]
+    assert files.config["model_type"] == ("llama" if shape == "tiny" else "qwen3_5_text")
     reader = WeightReader(files)
     assert all(reader.array(name).size for name in reader.names())
     assert file_type(read_header(path)) == "Q4_K_M"
     made = path.stat().st_mtime_ns
-    assert random_model("tiny", SILENT, tmp_path).stat().st_mtime_ns == made
+    assert random_model(shape, SILENT, tmp_path).stat().st_mtime_ns == made
 
 
 def test_sizes_are_those_of_published_files() -> None:
