@@ -57,9 +57,15 @@ CHECKOUT = Path(__file__).resolve().parents[1]
 # its own or its module's.
 SUITES = {"torch": "torch", "system": "ray"}
 FOLDERS = {
-    "cluster": "system", "deploy": "system", "page": "system", "gpu": "torch", "parity": "torch",
-    "unit/moa_training": "torch", "unit/moa_bench": "torch", "cli/test_bench_cli.py": "torch",
-}  # fmt: skip
+    "cluster": "system",
+    "deploy": "system",
+    "page": "system",
+    "gpu": "torch",
+    "parity": "torch",
+    "unit/moa_training": "torch",
+    "unit/moa_bench": "torch",
+    "cli/test_bench_cli.py": "torch",
+}
 CHOICES = {"long", *SUITES}  # marks by which the Makefile's targets choose
 _MARKED = re.compile(rf"^pytestmark = .*pytest\.mark\.({'|'.join(SUITES)})\b", re.MULTILINE)
 

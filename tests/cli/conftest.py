@@ -16,9 +16,12 @@ from tests.support.terminal import Terminal, opened
 from tests.support.tiny_gguf import write_gguf  # noqa: F401 (a fixture)
 
 PROGRAMS = {
-    "moa-client": "moa_client.cli:main", "moa-server": "moa_server.cli:main", "moa-train": "moa_training.cli:main",
-    "moa-bench": "moa_bench.cli:main", "netsim": "netsim.cli:main",
-}  # fmt: skip
+    "moa-client": "moa_client.cli:main",
+    "moa-server": "moa_server.cli:main",
+    "moa-train": "moa_training.cli:main",
+    "moa-bench": "moa_bench.cli:main",
+    "netsim": "netsim.cli:main",
+}
 
 
 @pytest.fixture(scope="module")

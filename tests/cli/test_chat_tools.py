@@ -24,8 +24,10 @@ TEMPLATE = (
 SCRIPT = {10: ADD, 11: HANG, 12: DONE, RESULT_END: DONE}
 TEXTS = {
     ADD: '<tool_call>{"name":"add","arguments":{"a":2,"b":3}}</tool_call>',
-    HANG: '<tool_call>{"name":"hang","arguments":{}}</tool_call>', RESULT_END: "</tool_response>", DONE: "Done.",
-}  # fmt: skip
+    HANG: '<tool_call>{"name":"hang","arguments":{}}</tool_call>',
+    RESULT_END: "</tool_response>",
+    DONE: "Done.",
+}
 
 
 SURE = 10.0

@@ -70,9 +70,13 @@ def test_a_reader_that_has_enough_is_no_error(served: Served) -> None:
 def test_an_answer_that_cannot_be_written_is_one_sentence(served: Served) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
-            [*CHAT, *options(served, max_tokens=20), "w10"], env=ENVIRONMENT, stdout=full, stderr=subprocess.PIPE,
-            text=True, timeout=PATIENCE,
-        )  # fmt: skip
+            [*CHAT, *options(served, max_tokens=20), "w10"],
+            env=ENVIRONMENT,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=PATIENCE,
+        )
     assert done.returncode == 74, done.stderr
     [error] = re.findall("^Error: .*", done.stderr, re.MULTILINE)
     assert error.startswith("Error: Standard output cannot be written: No space left on device.")

@@ -42,9 +42,12 @@ END_OF_TEXT = 96
 CONTEXT = 200
 MODEL = tiny_model(max_position_embeddings=CONTEXT)
 IDENTITY = pb.Identity(
-    target_id="tiny", target_fingerprint=b"t" * 32, tokenizer_hash=b"k" * 32, drafter_fingerprint=b"d" * 32,
+    target_id="tiny",
+    target_fingerprint=b"t" * 32,
+    tokenizer_hash=b"k" * 32,
+    drafter_fingerprint=b"d" * 32,
     execution=b"e" * 32,
-)  # fmt: skip
+)
 DRAFTER = pb.Drafter(name="toy", fingerprint=IDENTITY.drafter_fingerprint, reused_layers=LAYERS - STATE_LAYER)
 END: Any = cast(Any, grpc.aio).EOF  # of a stream; the stubs do not know it
 PROMPT = [5, 17, 42, 8, 17, 42]
@@ -94,9 +97,13 @@ def make_host(
     # What is verified must not depend on how fast this machine is now. All clients of a test have one address.
     fixed = {"port": 0, "peer_requests_per_minute": 0, "allow_ignore_end_of_text": True, "choose_nodes": False}
     return Host.assemble(
-        served, stepper or Stepper(target, [toy_source(target)]), ServerSettings(**{**fixed, **settings}), gate=gate,
-        observer=observer, clock=clock,
-    )  # fmt: skip
+        served,
+        stepper or Stepper(target, [toy_source(target)]),
+        ServerSettings(**{**fixed, **settings}),
+        gate=gate,
+        observer=observer,
+        clock=clock,
+    )
 
 
 @asynccontextmanager
@@ -161,9 +168,11 @@ class Peer:
         """Opens and waits for the answer."""
         self.append(tokens)
         message = pb.Open(
-            protocol_version=PROTOCOL_VERSION, identity=IDENTITY,
-            codecs=[pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4] if memory else [], tokens=tokens,
-        )  # fmt: skip
+            protocol_version=PROTOCOL_VERSION,
+            identity=IDENTITY,
+            codecs=[pb.CODEC_BF16, pb.CODEC_INT8, pb.CODEC_INT4] if memory else [],
+            tokens=tokens,
+        )
         message.MergeFrom(pb.Open(**fields))
         await self.send(open=message)
         while self.opened is None:
@@ -199,9 +208,12 @@ class Peer:
     async def draft(self, tokens: Sequence[int], parents: Sequence[int] = (), **changes: Any) -> None:
         """Sends a draft below the newest committed token."""
         fields = {
-            "epoch": self.epoch, "base": len(self.tokens), "prefix_hash": self.hashes.short_at(len(self.tokens)),
-            "tokens": tokens, "parents": [node - parent if parent >= 0 else 0 for node, parent in enumerate(parents)],
-        }  # fmt: skip
+            "epoch": self.epoch,
+            "base": len(self.tokens),
+            "prefix_hash": self.hashes.short_at(len(self.tokens)),
+            "tokens": tokens,
+            "parents": [node - parent if parent >= 0 else 0 for node, parent in enumerate(parents)],
+        }
         await self.send(draft=pb.Draft(**{**fields, **changes}))
 
     async def bye(self) -> None:

@@ -126,12 +126,17 @@ ATTACKS: dict[str, Attack] = {
     "drafts of a million tokens": flood([draft(1_000_000)]),
     "beats without end": flood({"beat": pb.Beat(stamp=stamp)} for stamp in count()),
     "the same question again and again": flood(repeat(ask(0))),
-    "another question each time": flood(ask(seed) for seed in count()), "random bytes": random_bytes,
-    "16 chats that ask nothing": idle_chats, "Opens of a whole context, cancelled": long_opens,
-    "Opens refused, with a name of 900 kB": refused_opens, "Opens that are cancelled": cancelled_opens,
-    "100 streams without an Open": unopened_streams, "100 connections that say nothing": connections,
-    "100 kB of metadata": metadata, "Describe without end": describes,
-}  # fmt: skip
+    "another question each time": flood(ask(seed) for seed in count()),
+    "random bytes": random_bytes,
+    "16 chats that ask nothing": idle_chats,
+    "Opens of a whole context, cancelled": long_opens,
+    "Opens refused, with a name of 900 kB": refused_opens,
+    "Opens that are cancelled": cancelled_opens,
+    "100 streams without an Open": unopened_streams,
+    "100 connections that say nothing": connections,
+    "100 kB of metadata": metadata,
+    "Describe without end": describes,
+}
 
 
 async def keep_attacking(attack: Attack, server: RunningServer) -> None:

@@ -93,9 +93,11 @@ async def test_a_signal_in_an_answer_says_goodbye_first(target: Target, server: 
 
 
 CUTS: dict[str, Callable[[LinkHandle], Awaitable[object]]] = {
-    "cut": lambda link: link.cut("both"), "cut towards the device": lambda link: link.cut("down"),
-    "reset": lambda link: link.reset(), "ended": lambda link: link.fin(),
-}  # fmt: skip
+    "cut": lambda link: link.cut("both"),
+    "cut towards the device": lambda link: link.cut("down"),
+    "reset": lambda link: link.reset(),
+    "ended": lambda link: link.fin(),
+}
 
 
 @pytest.mark.parametrize(

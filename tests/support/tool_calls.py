@@ -21,11 +21,14 @@ NOTE = Tool(
     "take-note",
     "Keeps a note.",
     schema(
-        "text place", text=TEXT, tags={"type": "array", "items": TEXT},
+        "text place",
+        text=TEXT,
+        tags={"type": "array", "items": TEXT},
         place=schema("x exact", x={"type": "number"}, exact={"type": "boolean"}),
-        level={"type": "string", "enum": ["low", "high"]}, until={"anyOf": [{"type": "integer"}, {"type": "null"}]},
+        level={"type": "string", "enum": ["low", "high"]},
+        until={"anyOf": [{"type": "integer"}, {"type": "null"}]},
     ),
-)  # fmt: skip
+)
 NOW = Tool("now", "The time.", {"type": "object", "properties": {}, "additionalProperties": False})
 TOOLS = (WEATHER, NOTE, NOW)
 

@@ -31,10 +31,13 @@ FUZZ_SECONDS = 120 + FRAMES // 10  # of a whole run
 EDGES = (0, 1, 2, 63, 64, 127, 128, 255, 65_535, 65_536, (1 << 31) - 1, 1 << 31, (1 << 32) - 1, 1 << 32, (1 << 64) - 1)
 FLOATS = (0.0, -0.0, 1.0, -1.0, 1e-40, 1e300, float("inf"), float("-inf"), float("nan"))
 INTEGERS = {  # wire type: bits, signed
-    FieldDescriptor.TYPE_UINT32: (32, False), FieldDescriptor.TYPE_FIXED32: (32, False),
-    FieldDescriptor.TYPE_UINT64: (64, False), FieldDescriptor.TYPE_FIXED64: (64, False),
-    FieldDescriptor.TYPE_SINT32: (32, True), FieldDescriptor.TYPE_ENUM: (32, True),
-}  # fmt: skip
+    FieldDescriptor.TYPE_UINT32: (32, False),
+    FieldDescriptor.TYPE_FIXED32: (32, False),
+    FieldDescriptor.TYPE_UINT64: (64, False),
+    FieldDescriptor.TYPE_FIXED64: (64, False),
+    FieldDescriptor.TYPE_SINT32: (32, True),
+    FieldDescriptor.TYPE_ENUM: (32, True),
+}
 
 
 def recipes(kinds: Sequence[str]) -> st.SearchStrategy[list[Recipe]]:

@@ -350,9 +350,11 @@ def test_a_link_that_is_stopped_with_a_packet_on_its_way_says_that_it_was_late(b
 def test_every_byte_arrives_over_a_lossy_link(backend: str) -> None:
     content = random.Random(1).randbytes(2_000_000)
     fields = {
-        "delay": {"mean_ms": 5, "deviation_ms": 4}, "rate_mbps": 50,
-        "loss": {"model": "gilbert_elliott", "enter_bad": 0.01, "leave_bad": 0.3, "loss_bad": 0.5}, "queue_kib": 64,
-    }  # fmt: skip
+        "delay": {"mean_ms": 5, "deviation_ms": 4},
+        "rate_mbps": 50,
+        "loss": {"model": "gilbert_elliott", "enter_bad": 0.01, "leave_bad": 0.3, "loss_bad": 0.5},
+        "queue_kib": 64,
+    }
 
     def send(client: socket.socket) -> None:
         client.sendall(content)

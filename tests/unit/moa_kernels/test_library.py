@@ -127,10 +127,12 @@ def test_a_library_of_other_sources_or_none_is_refused(tmp_path: Path, monkeypat
 def test_the_probe_agrees_with_the_system() -> None:
     words = set(Path("/proc/cpuinfo").read_text().split())
     needed = {
-        "avx2": {"avx2", "fma", "f16c"}, "avxvnni": {"avx2", "avx_vnni"},
+        "avx2": {"avx2", "fma", "f16c"},
+        "avxvnni": {"avx2", "avx_vnni"},
         "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512_vnni"},
-        "amx": {"avx512_vnni", "amx_tile", "amx_int8"}, "neon": {"asimddp"},
-    }  # fmt: skip
+        "amx": {"avx512_vnni", "amx_tile", "amx_int8"},
+        "neon": {"asimddp"},
+    }
     assert runnable() == [variant.name for variant in HERE if needed[variant.name] <= words]
 
 

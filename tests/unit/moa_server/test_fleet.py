@@ -210,6 +210,10 @@ def test_how_many_replicas_serve_is_told_to_run() -> None:
         return policy(SimpleNamespace(aggregated_metrics=recorded, current_num_replicas=running))[0]
 
     assert [wanted(1, 0.0), wanted(1, 0.7), wanted(1, 0.71), wanted(2, 1.0, 1.0), wanted(2, 0.3, 0.3)] == [
-        1, 1, 2, 3, 1,
-    ]  # fmt: skip
+        1,
+        1,
+        2,
+        3,
+        1,
+    ]
     assert [wanted(2, 0.9), wanted(3)] == [2, 3]  # new ones have recorded nothing yet

@@ -37,9 +37,11 @@ def test_ordinary_text_stays_as_it_is() -> None:
 
 def test_every_text_of_a_message_is_cleaned() -> None:
     message = pb.DescribeResponse(
-        server_version=CLIPBOARD, identity=pb.Identity(target_id="tiny" + CLIPBOARD, target_fingerprint=b"\x1b" * 32),
-        execution=pb.Execution(level="int8\x9b2J", exact=True), drafters=[pb.Drafter(name="deep\n\x1b[2J")],
-    )  # fmt: skip
+        server_version=CLIPBOARD,
+        identity=pb.Identity(target_id="tiny" + CLIPBOARD, target_fingerprint=b"\x1b" * 32),
+        execution=pb.Execution(level="int8\x9b2J", exact=True),
+        drafters=[pb.Drafter(name="deep\n\x1b[2J")],
+    )
     clean_texts(message)
     assert "\\033" not in str(message.identity.target_id) + str(message.drafters)
     assert not controls(message.server_version + message.identity.target_id + message.execution.level)

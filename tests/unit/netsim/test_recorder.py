@@ -129,9 +129,11 @@ def test_what_is_no_address(text: str) -> None:
 
 
 SEEN = Measurement(
-    round_trips_ms=[(0.1, 40.0), (0.6, 60.0), (1.2, 50.0)], down_mbps=[(2.0, 10.0), (3.0, 12.0)], up_mbps=[(2.0, 2.0)],
+    round_trips_ms=[(0.1, 40.0), (0.6, 60.0), (1.2, 50.0)],
+    down_mbps=[(2.0, 10.0), (3.0, 12.0)],
+    up_mbps=[(2.0, 2.0)],
     loss=0.002,
-)  # fmt: skip
+)
 
 
 def test_a_profile_reads_back_with_the_round_trips_moments() -> None:

@@ -58,9 +58,14 @@ def shown(*events: object) -> AnswerScreen:
 
 def test_provisional_text_that_is_confirmed_is_not_new() -> None:
     screen = shown(
-        Committed((1, 2)), LinkChanged(LinkState.OFFLINE), Provisional((3, 4, 5)), Committed((3, 4), confirmed=2),
-        Corrected(1), Committed((6,)), Ended(Finish.END_OF_TEXT),
-    )  # fmt: skip
+        Committed((1, 2)),
+        LinkChanged(LinkState.OFFLINE),
+        Provisional((3, 4, 5)),
+        Committed((3, 4), confirmed=2),
+        Corrected(1),
+        Committed((6,)),
+        Ended(Finish.END_OF_TEXT),
+    )
     assert screen.fits((1, 2, 3, 4, 6))
     assert [(moment.at_s, moment.length, moment.committed, moment.is_new) for moment in screen.moments] == [
         (0.0, 2, 2, True), (2.0, 5, 2, True), (3.0, 5, 4, False), (4.0, 4, 4, False), (5.0, 5, 5, True),

@@ -112,11 +112,13 @@ ROUNDS = [
         "link": "4G",
         "answers": {
             PLAIN: [answer(1.0, forwards=10, up=None, down=None), answer(1.0, forwards=10, up=None, down=None)],
-            "EAGLE-2: synchronous rounds": [answer(2.0)], ALL: [answer(1.25)], "another": [answer(0.1, same=False)],
+            "EAGLE-2: synchronous rounds": [answer(2.0)],
+            ALL: [answer(1.25)],
+            "another": [answer(0.1, same=False)],
             "broken": [{"failure": "Nothing comes from 127.0.0.1:41234."}],
         },
     }
-]  # fmt: skip
+]
 
 
 def test_speeds_are_relative_to_plain_streaming_before_and_after() -> None:

@@ -24,9 +24,12 @@ from tests.unit.moa_bench.suites.test_capacity import FACTS
 PROMPT = [5, 9, 11, 40, 5, 9, 11]
 TEXT = (5, 6, 7, 8)
 KINDS: dict[str, dict[str, Any]] = {
-    "EAGLE-2": {"kind": "eagle2"}, "independent": {"kind": "independent"},
-    "EAGLE-3": {"kind": "eagle3", "state_entries": (2, 0, 1)}, "MoA, N = 0": {}, "MoA, N = 1": {"reused_layers": 1},
-}  # fmt: skip
+    "EAGLE-2": {"kind": "eagle2"},
+    "independent": {"kind": "independent"},
+    "EAGLE-3": {"kind": "eagle3", "state_entries": (2, 0, 1)},
+    "MoA, N = 0": {},
+    "MoA, N = 1": {"reused_layers": 1},
+}
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +72,13 @@ def test_oracles_replay_what_plain_serving_wrote(files: ModelFiles) -> None:
     effort = SingleEffort(chain=3, depth=3, nodes=5, acceptances=(0.5, 0.9))
     methods = oracle_methods(load_engine(files, "int8", Progress(), Sampling()), effort)
     assert [name for name in methods if "oracle" in name] == [
-        "oracle, 0.5: chain", "oracle, 0.5: as served", "oracle, 0.9: chain", "oracle, 0.9: as served",
-        "oracle, 0.9, trees: tree", "oracle, 0.9, trees: as served",
-    ]  # fmt: skip
+        "oracle, 0.5: chain",
+        "oracle, 0.5: as served",
+        "oracle, 0.9: chain",
+        "oracle, 0.9: as served",
+        "oracle, 0.9, trees: tree",
+        "oracle, 0.9, trees: as served",
+    ]
     for prompt in (PROMPT, PROMPT[:4]):
         found = ask_round(methods, {}, prompt, cpu_s, most=24, least=2)["answers"]
         assert all(answer["same"] for each in found.values() for answer in each)
@@ -165,15 +172,21 @@ def test_a_changed_text_is_in_no_speed_up_of_an_exact_method() -> None:
 def test_tables_say_what_is_compared_and_where_drafting_loses() -> None:
     answers = {
         "MoA, N = 3: tree": took(240.0, forwards=4, nodes=80),
-        "MoA, N = 3: as served": took(80.0, forwards=5, nodes=10), "another": took(80.0, same=False),
-        SERVER: took(120.0, forwards=None, nodes=None), LLAMA_CPP: took(240.0, forwards=None, nodes=None, same=False),
-    }  # fmt: skip
+        "MoA, N = 3: as served": took(80.0, forwards=5, nodes=10),
+        "another": took(80.0, same=False),
+        SERVER: took(120.0, forwards=None, nodes=None),
+        LLAMA_CPP: took(240.0, forwards=None, nodes=None, same=False),
+    }
     made = {
-        "level": "int8", "effort": SingleEffort(),
+        "level": "int8",
+        "effort": SingleEffort(),
         "rounds": [round_of("qa", answers), round_of("code", answers), round_of("sum", {}, short=True)],
-        "peers": [SERVER, LLAMA_CPP], "own_text": [LLAMA_CPP], "served": "MoA, N = 3: as served",
-        "details": {LLAMA_CPP: "llama.cpp v1, 1 thread"}, "missing": {"EAGLE-2": "nobody knows"},
-    }  # fmt: skip
+        "peers": [SERVER, LLAMA_CPP],
+        "own_text": [LLAMA_CPP],
+        "served": "MoA, N = 3: as served",
+        "details": {LLAMA_CPP: "llama.cpp v1, 1 thread"},
+        "missing": {"EAGLE-2": "nobody knows"},
+    }
     text = render(FACTS | made)
     for part in (
         "2 questions, each asked of all methods in turn on the same core, greedy, on the level int8;",

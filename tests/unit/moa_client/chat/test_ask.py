@@ -102,10 +102,12 @@ class Conversation(Subscription):
     def permit(self, call: str, permission: Permission) -> None:
         self.permitted.append((call, permission))
         self.script(
-            Update(CallDecided("one", permission), 1), Update(CallAnswered("one", "2"), 1),
-            Update(CallWanted("two", "sub", "{}", "test"), 1), Update(CallDecided("two", Permission.DENIED), 1),
+            Update(CallDecided("one", permission), 1),
+            Update(CallAnswered("one", "2"), 1),
+            Update(CallWanted("two", "sub", "{}", "test"), 1),
+            Update(CallDecided("two", Permission.DENIED), 1),
             Update(CallAnswered("two", "No.", is_error=True), 1),
-        )  # fmt: skip
+        )
         self.begin("")
         self.script(Committed((1,)), Ended(Finish.END_OF_TEXT, calls=1), Update(CallsLeft("Too many."), 2))
 
@@ -163,9 +165,14 @@ async def test_calls_are_asked_about_until_they_are_decided_and_all_answers_are_
     assert asked.text == "a\nb\n"
     assert (conversation.permitted, asked.follower.texts[-1].committed) == ([("one", Permission.ONCE)], "b")
     assert asked.remarks == [
-        '* add {"a": 1} (a tool of test)', "  yes", "= 2", "* sub {} (a tool of test)", "  no", "! No.",
+        '* add {"a": 1} (a tool of test)',
+        "  yes",
+        "= 2",
+        "* sub {} (a tool of test)",
+        "  no",
+        "! No.",
         "(Too many. /continue takes it up.)",
-    ]  # fmt: skip
+    ]
 
 
 BEGUN, REFUSED = Update(Asked("why?"), 1), Update(Failed(TOO_LONG, taken_back=True))

@@ -137,12 +137,14 @@ class Chat(Terminal):
 
 STEPS = st.lists(
     st.one_of(
-        st.tuples(st.just("answer"), TEXT, TEXT), st.tuples(st.just("say"), TEXT.filter(bool), st.just("")),
+        st.tuples(st.just("answer"), TEXT, TEXT),
+        st.tuples(st.just("say"), TEXT.filter(bool), st.just("")),
         st.tuples(st.just("ask"), st.text("ab \u6f22", max_size=4), st.just("")),
-        st.tuples(st.just("decide"), TEXT, TEXT), st.tuples(st.just("wait"), st.just(""), st.just("")),
+        st.tuples(st.just("decide"), TEXT, TEXT),
+        st.tuples(st.just("wait"), st.just(""), st.just("")),
     ),
     max_size=14,
-)  # fmt: skip
+)
 
 
 @given(STEPS)
@@ -279,7 +281,9 @@ async def test_a_refused_answer_stays_as_it_is_and_who_is_typing_is_told_what_ha
         assert (chat.lines, chat.display.underlined) == (["sure guessed wrong"], "")
         chat.decide(Earlier(Committed((4,))), CORRECTED)
     assert chat.lines == [
-        "sure guessed wrong", '(The server has corrected the answer to "why?"; 1 of 2 tokens written',
-        "here was right.) From the sentence that changes:", "sure guessed right more",
-    ]  # fmt: skip
+        "sure guessed wrong",
+        '(The server has corrected the answer to "why?"; 1 of 2 tokens written',
+        "here was right.) From the sentence that changes:",
+        "sure guessed right more",
+    ]
     assert chat.display.underlined == "sure guessed right more"

@@ -200,8 +200,10 @@ def cut(text: str, stop: Sequence[str]) -> str:
 
 
 @given(
-    st.text(alphabet="abé€😀", max_size=30), st.lists(st.sampled_from(["ab", "ba€", "😀", "aab"]), max_size=3), st.data(),
-)  # fmt: skip
+    st.text(alphabet="abé€😀", max_size=30),
+    st.lists(st.sampled_from(["ab", "ba€", "😀", "aab"]), max_size=3),
+    st.data(),
+)
 def test_pieces_make_the_text_cut_at_the_first_stop_string(text: str, stop: list[str], data: st.DataObject) -> None:
     tokens = list(text.encode())
     stream = TextStream(decode_bytes, stop)

@@ -78,10 +78,13 @@ def test_a_companion_drafts_where_it_is_faster_or_nobody_else_does() -> None:
 @pytest.mark.parametrize(
     ("server", "level_ms", "tokens", "simulated"),
     [  # moa_bench.suites.scale.simulator: 250 tokens, three seeds, chains that are right with 1 - 1 / tokens
-        (ServerPace(12, 0.9, 0.5), 4.2, 2.4, 1.211), (ServerPace(12, 0.9, 0.5), 7.5, 3.7, 1.136),
-        (ServerPace(12, 0.9, 30), 7.5, 3.7, 1.001), (ServerPace(25, 1.0, 10), 7.5, 3.7, 1.334),
-        (ServerPace(50, 0.9, 0.5), 7.5, 3.7, 1.840), (ServerPace(50, 0.9, 30), 4.2, 2.4, 1.226),
+        (ServerPace(12, 0.9, 0.5), 4.2, 2.4, 1.211),
+        (ServerPace(12, 0.9, 0.5), 7.5, 3.7, 1.136),
+        (ServerPace(12, 0.9, 30), 7.5, 3.7, 1.001),
+        (ServerPace(25, 1.0, 10), 7.5, 3.7, 1.334),
+        (ServerPace(50, 0.9, 0.5), 7.5, 3.7, 1.840),
+        (ServerPace(50, 0.9, 30), 4.2, 2.4, 1.226),
     ],
-)  # fmt: skip
+)
 def test_it_agrees_with_the_simulation(server: ServerPace, level_ms: float, tokens: float, simulated: float) -> None:
     assert speedup(DrafterCandidate("", level_ms, tokens), server) == pytest.approx(simulated, rel=0.12)

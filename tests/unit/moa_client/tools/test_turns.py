@@ -98,9 +98,11 @@ def test_tools_have_the_template_that_the_model_has_for_them() -> None:
 @pytest.mark.parametrize("chat_template", [CHATML, FAMILY_TEMPLATES["phi 4"]])  # which knows no calls
 def test_results_follow_their_calls_as_the_template_has_them(chat_template: str, is_cut: bool) -> None:
     said: list[ChatMessage | ToolResult] = [
-        ChatMessage("system", "Be brief."), ChatMessage("user", "Rome?"),
-        ChatMessage("assistant", "Let me see.", (WEATHER_CALL, NOW_CALL)), *(each.result for each in RESULTS),
-    ]  # fmt: skip
+        ChatMessage("system", "Be brief."),
+        ChatMessage("user", "Rome?"),
+        ChatMessage("assistant", "Let me see.", (WEATHER_CALL, NOW_CALL)),
+        *(each.result for each in RESULTS),
+    ]
     given = template_input(find_format(chat_template), chat_template, said, BOTH)
     whole = render(chat_template, {}, given.messages, add_generation_prompt=True, arguments=given.arguments)
     turns, tokenizer = turns_of(chat_template, system="Be brief."), Characters(chat_template)

@@ -143,7 +143,10 @@ def test_planes_are_added_to_those_of_the_same_source() -> None:
 def test_a_drafter_is_told_another_text_from_the_start() -> None:
     drafting = SessionDrafting()
     assert [drafting._tell(text_session(*text)) for text in ([1, 2, 3], [1, 2, 3, 4], [1, 9, 3, 4], [1])] == [
-        0, 3, 0, 0,
-    ]  # fmt: skip
+        0,
+        3,
+        0,
+        0,
+    ]
     drafting.forget()
     assert drafting._tell(text_session(1)) == 0

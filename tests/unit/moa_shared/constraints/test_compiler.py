@@ -119,9 +119,12 @@ KEYWORDS = ["const", "enum", "minimum", "maximum", "exclusiveMinimum", "exclusiv
 
 
 @given(
-    st.sampled_from(KEYWORDS), st.sampled_from([{}, {"type": "integer"}, {"type": "number"}]), st.sampled_from(EDGES),
-    st.integers(-3, 3), st.booleans(),
-)  # fmt: skip
+    st.sampled_from(KEYWORDS),
+    st.sampled_from([{}, {"type": "integer"}, {"type": "number"}]),
+    st.sampled_from(EDGES),
+    st.integers(-3, 3),
+    st.booleans(),
+)
 def test_a_number_is_enforced_exactly_or_refused(
     keyword: str, kind: dict[str, str], edge: int, off: int, is_negative: bool
 ) -> None:
@@ -149,9 +152,12 @@ SUITE: dict[str, list[tuple[Any, list[Any], list[Any]]]] = json.loads(
     (Path(__file__).parent / "json_schema_suite.json").read_text()
 )
 REFUSED = (
-    "uses ", "cannot be enforced: ", "cannot be enforced exactly", "has a oneOf whose forms overlap",
+    "uses ",
+    "cannot be enforced: ",
+    "cannot be enforced exactly",
+    "has a oneOf whose forms overlap",
     "allows no text at all",
-)  # fmt: skip
+)
 
 
 def holds(form: ConstrainedText, value: Any) -> bool:

@@ -17,11 +17,13 @@ SCHEMA = Constraint(
     ConstraintKind.JSON_SCHEMA,
     json.dumps(
         {
-            "type": "object", "properties": {"ab": {"type": "integer"}, "ok": {"type": "boolean"}},
-            "required": ["ab", "ok"], "additionalProperties": False,
+            "type": "object",
+            "properties": {"ab": {"type": "integer"}, "ok": {"type": "boolean"}},
+            "required": ["ab", "ok"],
+            "additionalProperties": False,
         }
     ),
-)  # fmt: skip
+)
 NO_TREE = DraftTree((), ())
 
 

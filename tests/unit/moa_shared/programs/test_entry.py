@@ -95,9 +95,13 @@ def ends(code: str, target: str, **environment: str) -> tuple[int, str]:
     """Exit code and standard error of a program whose standard output is `target`."""
     with open(target, "wb") as out:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM.format(code)], stdout=out, stderr=subprocess.PIPE, text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment, timeout=60,
-        )  # fmt: skip
+            [sys.executable, "-c", PROGRAM.format(code)],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
+            timeout=60,
+        )
     return done.returncode, done.stderr
 
 

@@ -40,9 +40,11 @@ def test_each_reason_ends_the_answer_at_its_token(
 
 
 @given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=30), st.integers(0, 12),
-    st.lists(st.sampled_from(["ab", "cde", "jj"]), max_size=MAX_STOP_STRINGS), st.data(),
-)  # fmt: skip
+    st.lists(st.integers(0, 9), min_size=1, max_size=30),
+    st.integers(0, 12),
+    st.lists(st.sampled_from(["ab", "cde", "jj"]), max_size=MAX_STOP_STRINGS),
+    st.data(),
+)
 def test_paths_end_where_single_steps_would(tokens: list[int], most: int, stop: list[str], data: st.DataObject) -> None:
     """However the tokens are cut into verdicts, the answer is the same."""
     finish_rule = rule(max_tokens=most, stop=tuple(stop))

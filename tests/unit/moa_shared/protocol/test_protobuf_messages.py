@@ -21,15 +21,26 @@ TOKENS = st.lists(COUNTS, max_size=8).map(tuple)
 HASHES = st.integers(0, 2**64 - 1)
 SHORT_HASHES = st.integers(0, SHORT_HASH)
 SAMPLINGS = st.builds(
-    Sampling, st.just(0.0) | st.floats(2**-9, 10, width=32), st.integers(0, 1000), st.floats(0.125, 1, width=32),
-    st.integers(0, 2**63), st.floats(0, 1), st.floats(0.5, 2), st.integers(-1, 100), st.floats(-2, 2), st.floats(-2, 2),
+    Sampling,
+    st.just(0.0) | st.floats(2**-9, 10, width=32),
+    st.integers(0, 1000),
+    st.floats(0.125, 1, width=32),
+    st.integers(0, 2**63),
+    st.floats(0, 1),
+    st.floats(0.5, 2),
+    st.integers(-1, 100),
+    st.floats(-2, 2),
+    st.floats(-2, 2),
     st.dictionaries(COUNTS, st.floats(-100, 100), max_size=4).map(lambda bias: tuple(bias.items())),
-)  # fmt: skip
+)
 SETTINGS = st.builds(
-    AnswerSettings, SAMPLINGS, COUNTS,
-    st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=64), max_size=16).map(tuple), st.booleans(),
+    AnswerSettings,
+    SAMPLINGS,
+    COUNTS,
+    st.lists(st.text(st.characters(codec="utf-8"), min_size=1, max_size=64), max_size=16).map(tuple),
     st.booleans(),
-)  # fmt: skip
+    st.booleans(),
+)
 
 
 @st.composite

@@ -116,9 +116,11 @@ def test_a_cut_without_warning_loses_what_is_under_way() -> None:
 @given(
     offers=st.lists(st.tuples(st.floats(0.0, 3.0), st.integers(1, 40_000)), min_size=1, max_size=15),
     loss=st.sampled_from([Bernoulli(0.0), Bernoulli(0.2), GilbertElliott(0.1, 0.3)]),
-    rate=st.sampled_from([1e6, 20e6, 500e6, math.inf]), outage=st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 2.0)),
-    cut=st.none() | st.floats(0.5, 2.0), seed=st.integers(0, 5),
-)  # fmt: skip
+    rate=st.sampled_from([1e6, 20e6, 500e6, math.inf]),
+    outage=st.tuples(st.floats(0.0, 3.0), st.floats(0.0, 2.0)),
+    cut=st.none() | st.floats(0.5, 2.0),
+    seed=st.integers(0, 5),
+)
 def test_every_byte_arrives_once_and_not_before_it_was_offered(
     offers: list[tuple[float, int]],
     loss: Bernoulli | GilbertElliott,
