@@ -81,6 +81,7 @@ _FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     }),
 }  # fmt: skip
 DENSE_FAMILIES = tuple(_FAMILIES)
+HYBRIDS = ("qwen 3.5", "olmo hybrid", "olmo hybrid, not rotated")
 _EARLIEST: dict[str, tuple[str, dict[str, Any]]] = {  # whose form is the kernels' first; here with scaled positions
     "llama": ("Llama", {}),
     "llama 3": ("Llama", {"rope_parameters": _LLAMA_3}),
@@ -101,8 +102,7 @@ _FOLDERS_ALONE = (
     "ministral",
     "qwen 2 with a window",
     "qwen 3 with a window",
-    "olmo hybrid",
-    "olmo hybrid, not rotated",
+    *HYBRIDS[1:],
 )
 GGUF_FAMILIES = (*_EARLIEST, *(name for name in DENSE_FAMILIES if name not in _FOLDERS_ALONE))
 

@@ -18,7 +18,15 @@ from moa_shared.models.network.plan import kv_width
 from transformers import PreTrainedModel
 
 from tests.support.decoders import decoder_of
-from tests.support.families import DENSE_FAMILIES, MIXTURES, tiny_dense, tiny_mixture, weights_of
+from tests.support.families import (
+    DENSE_FAMILIES,
+    HYBRID_MIXTURES,
+    HYBRIDS,
+    MIXTURES,
+    tiny_dense,
+    tiny_mixture,
+    weights_of,
+)
 from tests.support.tiny_models import SIZES
 
 LENGTH, PREDICTED = 40, 3
@@ -32,8 +40,9 @@ def tiny(family: str, **changes: Any) -> PreTrainedModel:
     return tiny_dense(family, **changes) if family in DENSE_FAMILIES else tiny_mixture(family, **changes)
 
 
-def test_layers_that_need_more_than_rows_are_not_reused() -> None:
-    model = tiny(SHARING)
+@pytest.mark.parametrize("family", [SHARING, "qwen 3.5"])
+def test_layers_that_need_more_than_rows_are_not_reused(family: str) -> None:
+    model = tiny(family)
     with pytest.raises(ModelSourceError, match="No drafts can be computed with these weights"):
         decoder_of(drafter(model, reused_layers=2), TargetWeights(model), "float32")
 
@@ -65,9 +74,9 @@ def drafter(model: PreTrainedModel, **changes: Any) -> Checkpoint:
 def test_reused_layers_compute_what_the_target_does(family: str) -> None:
     model: Any = tiny(family, max_position_embeddings=64)
     output = model(torch.tensor([TEXT]), output_hidden_states=True)
-    first = model.config.num_hidden_layers - 2
-    states = output.hidden_states[first][0].numpy()  # which enter the first of two reused layers
-    decoder = decoder_of(drafter(model, reused_layers=2), TargetWeights(model), "float32")
+    reused = 1 if family in (*HYBRIDS, *HYBRID_MIXTURES) else 2  # the layer before has a recurrent state
+    states = output.hidden_states[model.config.num_hidden_layers - reused][0].numpy()  # which enter the first of them
+    decoder = decoder_of(drafter(model, reused_layers=reused), TargetWeights(model), "float32")
     assert decoder.reused is not None
     layers = ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv)
     known = LENGTH - PREDICTED
