@@ -122,7 +122,7 @@ CUT = Suite(
 class EngineEffort(SettingsBase):
     RETIRED: ClassVar = {"kernels": MEASURE_WITH_IT}
 
-    contexts: tuple[int, ...] = (128, 1000)  # tokens before the forward
+    contexts: tuple[int, ...] = setting((128, 1000), "Tokens before the forward (repeat).", "N", flag="--context", ge=1)
     rows: tuple[int, ...] = (1, 5, 8, 16, 32, 62)  # of binary trees
     rounds: int = 9  # of each forward
     prompts: int = 3  # times that a prompt as long as the context is read

@@ -30,8 +30,6 @@ class Listed(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        if not self.model.is_served:
-            return f"not served by this version: {self.model.architecture}"
         words = "yes" if self.fits else f"no: {decimal(self.free)} of memory are free"
         return f"{words}, and it is here" if self.is_here else words
 
@@ -52,14 +50,14 @@ def catalogue_text(listed: Sequence[Listed]) -> str:
     for each in listed:
         model = each.model
         sizes = (decimal(model.download_bytes), decimal(model.memory_bytes), str(model.context_tokens))
-        rows.append((model.name, *sizes, model.licence, model.companion or "-", each.drafter or "-", each.verdict))
+        rows.append((model.name, *sizes, model.licence, model.companion or "-", each.drafter or model.head or "-", each.verdict))
     return table(rows, right=(1, 2, 3)) + "`moa-server serve NAME` fetches one with its drafter and companion.\n"
 
 
 def catalogue_json(listed: Sequence[Listed]) -> str:
     told = [
         asdict(each.model)
-        | {"drafter": each.drafter, "served": each.model.is_served, "fits": each.fits, "here": each.is_here}
+        | {"drafter": each.drafter, "fits": each.fits, "here": each.is_here}
         for each in listed
     ]
     return json.dumps(told, indent=2) + "\n"
@@ -70,7 +68,7 @@ def catalogue_table() -> str:
     lines = ["| name | on the hub | GB | memory, GB | context | licence | drafter | companion |"]
     lines += ["| --- | --- | ---: | ---: | ---: | --- | --- | --- |"]
     for each in CATALOGUE.values():
-        drafter, companion = drafter_of(each), f"`{each.companion}`" if each.companion else ""
+        drafter, companion = drafter_of(each) or each.head, f"`{each.companion}`" if each.companion else ""
         sizes = f"{each.download_bytes / 1e9:.1f} | {each.memory_bytes / 1e9:.1f} | {each.context_tokens}"
         lines.append(f"| `{each.name}` | {each.hub} | {sizes} | {each.licence} | {drafter} | {companion} |")
     return "\n".join(lines)

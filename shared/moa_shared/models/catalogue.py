@@ -9,9 +9,7 @@ import csv
 from dataclasses import dataclass
 from pathlib import Path
 
-from moa_shared.errors import ModelSourceError
 from moa_shared.models.hub import PREFIX
-from moa_shared.models.network.families import FAMILIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +19,9 @@ class CatalogueModel:
     download_bytes: int
     memory_bytes: int
     context_tokens: int
-    architecture: str  # as GGUF calls it
     licence: str
+    head: str  # what drafts for it out of its own file; "": nothing
     companion: str  # by its name here; "": none is known
-
-    @property
-    def is_served(self) -> bool:
-        """Whether this version reads its family."""
-        return any(row.gguf is not None and row.gguf.architecture == self.architecture for row in FAMILIES.values())
 
 
 with Path(__file__).with_name("catalogue.csv").open(encoding="utf-8", newline="") as table:
@@ -39,14 +32,8 @@ with Path(__file__).with_name("catalogue.csv").open(encoding="utf-8", newline=""
 
 
 def find_listed(spec: str) -> CatalogueModel | None:
-    """The model of the catalogue that a user means; ModelSourceError: this version does not serve it."""
-    model = CATALOGUE.get(spec.casefold())
-    if model is None or Path(spec).exists():
-        return None
-    if not model.is_served:
-        what = f"{model.name} is of the model family {model.architecture!r}, which this version of moa does not serve"
-        raise ModelSourceError(f"{what}.", hint="Choose another model: `moa-server models --all` shows what is served.")
-    return model
+    """The model of the catalogue that a user means."""
+    return None if Path(spec).exists() else CATALOGUE.get(spec.casefold())
 
 
 def expand(spec: str) -> str:

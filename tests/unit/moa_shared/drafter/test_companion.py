@@ -43,6 +43,7 @@ from tests.support.tiny_models import HYBRID, SIZES, ModelWeights, save_tiny_mod
         ("llama", 49152, 576, []),  # SmolLM2-135M itself
         ("llama", 32000, 4096, []),  # Llama 2
         ("qwen3_moe", 151936, 2048, ["Qwen3-0.6B"]),  # Qwen3-30B-A3B
+        ("qwen3_5_text", 248320, 2560, ["Qwen3.5-0.8B"]),
         ("gemma3_text", 262144, 1152, ["gemma-3-270m-it"]),  # Gemma-3-1B
     ],
 )
