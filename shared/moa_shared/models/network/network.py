@@ -304,8 +304,10 @@ class Network:
                 self._head = make_linear([read_matrix(weights, tensors.HEAD)])
                 self.vocab_size, self.hidden_size, self.layer_count = self._head.outputs, self._head.inputs, count
                 self._norm = offset_norm(weights.array(tensors.FINAL_NORM), plan.family)
-                if not self._norm.shape == (self.hidden_size,) == (plan.shape.hidden,):
-                    raise KernelError(f"The final norm has the shape {self._norm.shape}, the head {self.hidden_size}.")
+                final, table = self._norm.shape, weights.shape(tensors.EMBEDDINGS)
+                head = self.vocab_size, self.hidden_size
+                if table != head or not final == (self.hidden_size,) == (plan.shape.hidden,):
+                    raise KernelError(f"The final norm has the shape {final}, embeddings {table}, head {head}.")
                 task.advance(1)
             except KernelError as error:
                 raise unsupported(error, config) from error

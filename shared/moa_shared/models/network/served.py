@@ -31,6 +31,7 @@ from moa_shared.models.storage.gguf_keys import FULL, LINEAR, MOST_LAYERS, SLIDI
 from moa_shared.plain_text import plain_line
 
 _MOST_SIZE = 1 << 24  # of sizes: the widest models have a quarter of a million tokens, and MLPs of 53,248 numbers
+_MOST_WIDTH = 1 << 20  # of all heads of a layer side by side: the widest models have 16,384 numbers
 _SIZES = ("vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads")
 _OPTIONAL_SIZES = (  # absent or null where others say it
     *("num_key_value_heads", "head_dim", "max_position_embeddings", "sliding_window", "sliding_window_pattern"),
@@ -71,7 +72,7 @@ def _mistake(config: Config, family: Family) -> str | None:
         return wrong
     heads, hidden = config["num_attention_heads"], config["hidden_size"]
     kv_heads, head_dim = config.get("num_key_value_heads") or heads, config.get("head_dim") or hidden // heads
-    if heads % kv_heads or not head_dim or head_dim % 2:
+    if heads % kv_heads or not head_dim or head_dim % 2 or heads * head_dim > _MOST_WIDTH:
         return f"{heads} query heads over {kv_heads} key/value heads of {head_dim} numbers"
     kinds, name = config.get("layer_types") or [], config["model_type"]
     if any(kind not in (FULL, SLIDING if family.delta_nets is None else LINEAR) for kind in kinds):
@@ -141,7 +142,8 @@ def _mistake_in_sizes(config: Config, family: Family) -> str | None:
     sizes = sizes_of(config, family, layer_kinds(config, family))
     for layer, each in enumerate(sizes):
         number, dim = each.heads
-        if not (type(number) is type(dim) is int and number > 0 and 0 < dim <= _MOST_SIZE) or heads % number or dim % 2:
+        is_size = type(number) is type(dim) is int and number > 0 and 0 < dim * heads <= _MOST_WIDTH
+        if not is_size or heads % number or dim % 2:
             return f"{heads} query heads over {number} heads of {dim} numbers in layer {layer}"
         if each.reads_layer is not None and sizes[each.reads_layer].heads != each.heads:
             return f"layer {layer}, which reads keys and values of layer {each.reads_layer}, whose heads differ"
@@ -155,8 +157,8 @@ def _mistake_in_delta_nets(config: Config, family: Family) -> str | None:
     taps, shape = config["linear_conv_kernel_dim"], state_shape(config)
     if type(taps) is not int or not 2 <= taps <= MOST_TAPS:
         return f"linear_conv_kernel_dim = {plain_line(repr(taps), 80)}, expected a whole number from 2 to {MOST_TAPS}"
-    if shape.heads % shape.key_heads:
-        return f"{shape.heads} value heads over {shape.key_heads} key heads"
+    if shape.heads % shape.key_heads or shape.channels > _MOST_WIDTH:
+        return f"{shape.heads} value heads of {shape.value_dim} numbers over {shape.key_heads} keys of {shape.key_dim}"
     if FULL not in layer_kinds(config, family):
         return "no layer with attention"
     if family.output_gate and config.get("attention_bias"):

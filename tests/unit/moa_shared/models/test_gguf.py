@@ -297,8 +297,9 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
     ("family", "changes", "message"),
     [
         (HYBRID, {"ssm.time_step_rank": 0}, "The GGUF file TMP/tiny.gguf shares 384 values among 0 heads"),
-        (HYBRID, {"ssm.group_count": 4}, "The config.json of tiny.gguf has 6 value heads over 4 key heads, which"),
+        (HYBRID, {"ssm.group_count": 4}, "tiny.gguf has 6 value heads of 64 numbers over 4 keys of 32, which"),
         (HYBRID, {"ssm.conv_kernel": 9}, "tiny.gguf has linear_conv_kernel_dim = 9, expected a whole number"),
+        (HYBRID, {"ssm.state_size": 1 << 24}, "has 6 value heads of 64 numbers over 2 keys of 16777216, which"),
         (HYBRID, {"ssm.state_size": None}, "The GGUF file TMP/tiny.gguf does not set qwen35.ssm.state_size"),
         (HYBRID, {"full_attention_interval": 0}, "does not say which of 4 layers have attention"),
         (HYBRID, {"nextn_predict_layers": 4}, "tiny.gguf has num_hidden_layers = 0, expected a whole number"),
@@ -322,6 +323,7 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
         ("llama", {"blk.1.attn_output.weight": np.zeros(64)}, "model.layers.1.self_attn.o_proj: Its parts have the"),
         ("qwen 2", {"blk.1.attn_k.bias": np.zeros((2, 32))}, "layers.1.self_attn.k_proj.bias has the shape (2, 32)"),
         ("llama", {"output_norm.weight": np.zeros(32)}, "compute this target: The final norm has the shape (32,)"),
+        ("llama", {"output.weight": np.zeros((64, 64))}, "has the shape (64,), embeddings (97, 64), head (64, 64)"),
         (GEMMA, {"attention.sliding_window_pattern": [True] * 6}, "TMP/tiny.gguf has a last layer with a window,"),
         (GEMMA, {"attention.sliding_window_pattern": [True, False]}, "does not say which of 6 layers see a window"),
         (GEMMA, {"attention.shared_kv_layers": 6}, "shares the keys and values of 6 of 6 layers, which moa"),

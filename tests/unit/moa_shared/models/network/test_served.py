@@ -99,7 +99,7 @@ QWEN_2, SMOLLM, MIXTURE = (
         (SHARING, {"per_layer_config": {"0": {"num_key_value_heads": 3}}}, "4 query heads over 3"),
         (SHARING, {"attn_logit_softcapping": 50.0}, "attn_logit_softcapping = 50.0, which moa"),
         (HYBRID, {"linear_num_value_heads": 0}, "linear_num_value_heads = 0, expected a whole number from 1"),
-        (HYBRID, {"linear_num_key_heads": 4}, "6 value heads over 4 key heads, which moa does not compute"),
+        (HYBRID, {"linear_num_key_heads": 4}, "6 value heads of 64 numbers over 4 keys of 32, which moa"),
         *(
             (
                 HYBRID,
