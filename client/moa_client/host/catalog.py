@@ -8,6 +8,7 @@ means one model; listed servers of one model that are not in use are one fleet.
 import asyncio
 import math
 import time
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -52,7 +53,8 @@ class Catalog:
         self._guests: dict[Key, tuple[Host, AsyncExitStack]] = {}
         self._aliases = dict(alias.split("=", 1) for alias in home.settings.aliases)
         self._looked_at = -math.inf
-        self._looking, self._opening = asyncio.Lock(), asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._opening = defaultdict[Key, asyncio.Lock](asyncio.Lock)  # one each: a slow server holds up no other model
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -70,12 +72,15 @@ class Catalog:
         await self._look()
         return [replace(model, name=name) for name, (model, _) in self._menu().items() if model is not None]
 
-    async def named(self, name: str) -> ListedModel:
-        """The model of a name, of an alias, or of a server. NotFoundError: there is none."""
+    async def named(self, name: str, *, is_offline: bool | None = None) -> ListedModel:
+        """The model of a name, of an alias, or of a server. NotFoundError: there is none.
+
+        `is_offline`: whoever asks wants no server, here and below; None: as all conversations are.
+        """
         if name in (DEFAULT_MODEL, self._models[0].name):
             return self._models[0]
         if self._looked_at == -math.inf or self._menu().get(name, ABSENT)[0] is None:
-            await self._look()
+            await self._look(is_offline)
         menu, by_server = self._menu(), {each.name: self._models[0].name for each in self.home.link.servers}
         by_server |= {server: each.name for each in self._others for server in each.servers}
         model, about = menu.get(name) or menu.get(by_server.get(name, ""), ABSENT)
@@ -83,17 +88,21 @@ class Catalog:
             return model
         if about:
             raise UnavailableError(about)
+        if self._looked_at == -math.inf:  # nobody was asked
+            raise _offline()
         meant, name = self._aliases.get(name), name[:MOST_NAME]
         words = f"{name!r} stands for {meant!r}: no server has it." if meant else f"There is no model {name!r} here."
         absent = f" No answer from {', '.join(self._absent)}." if self._absent else ""
         names = ", ".join(repr(name) for name, (model, _) in menu.items() if model is not None)
         raise NotFoundError(words + absent, hint=f"Ask for {names}, or {DEFAULT_MODEL!r}.")
 
-    async def host(self, model: ListedModel) -> Host:
+    async def host(self, model: ListedModel, *, is_offline: bool | None = None) -> Host:
         """The host of a model, which begins if it must; MoaError: its servers do not answer, or it cannot be loaded."""
         if not model.servers:
             return self.home
-        async with self._opening:
+        async with self._opening[model.key]:
+            if model.key not in self._guests and self._wants_none(is_offline):
+                raise _offline()
             host, stack = self._guests.get(model.key) or await self._open(model)
             self._guests[model.key], host.used_at = (host, stack), time.monotonic()
         return host
@@ -106,15 +115,16 @@ class Catalog:
 
     async def choose(self, conversation: TextConversation, name: str | None) -> None:
         """Has another model continue a conversation; without a name, tells it which there are."""
+        is_offline = conversation.engine.availability.wants_offline
         if name is None:
-            await self._look()
+            await self._look(is_offline)
             keys = [key for key, (host, _) in self._guests.items() if conversation in host.conversations]
-            now = next((each.name for each in self._others if each.key in keys), self._models[0].name)
+            now = next((each.name for each in self._others if each.key in keys), conversation.facts.target)
             rows = ((name, about if model else f"no answer: {about}") for name, (model, about) in self._menu().items())
             conversation.publisher.publish(ModelsChanged(now, tuple(rows)))
             return
-        model = await self.named(name)
-        host = await self.host(model)
+        model = await self.named(name, is_offline=is_offline)
+        host = await self.host(model, is_offline=is_offline)
         if conversation not in host.conversations:
             await conversation.move(host.engine(conversation.facts.identifier))
             for each in self.hosts:
@@ -150,16 +160,20 @@ class Catalog:
             here = ", ".join(each for each in model.servers if each not in self._absent)
             menu[model.name] = (model, here) if here else (None, self._absent[model.servers[0]])
         for alias, meant in self._aliases.items():
-            if meant in menu:
-                menu.setdefault(alias, (menu[meant][0], meant) if menu[meant][0] is not None else menu[meant])
+            found, about = menu.get(own.name if meant == DEFAULT_MODEL else meant, ABSENT)
+            if about:
+                menu.setdefault(alias, (found, meant if found is not None else about))
         listed = {server for each in others for server in each.servers}
         return menu | {server: (None, why) for server, why in self._absent.items() if server not in listed}
 
-    async def _look(self) -> None:
+    def _wants_none(self, is_offline: bool | None) -> bool:
+        return self.home.is_offline if is_offline is None else is_offline
+
+    async def _look(self, is_offline: bool | None = None) -> None:
         """Asks the listed servers what they have, unless that was a moment ago, or the user wants none."""
         async with self._looking:
             home = self.home
-            if home.is_offline or time.monotonic() < self._looked_at + FRESH_SECONDS:
+            if self._wants_none(is_offline) or time.monotonic() < self._looked_at + FRESH_SECONDS:
                 return
             needs = home.device.target.identity
             own = {each.address for each in home.link.servers if each.served is None or serves(each.served, needs)}
@@ -185,8 +199,6 @@ class Catalog:
 
     async def _open(self, model: ListedModel) -> tuple[Host, AsyncExitStack]:
         """A host, and what closes it with its link."""
-        if self.home.is_offline:
-            raise UnavailableError("You are offline: another model cannot be asked.", hint="/online connects again.")
         home = self.home.settings  # of which a path is for the model at home
         drafter = home.drafter if home.drafter in (AUTO, "default", "deep", *FILELESS) else AUTO
         companion = home.companion if home.companion in (AUTO, read_kept()) else ""
@@ -205,3 +217,7 @@ class Catalog:
 
 def key_of(identity: pb.Identity) -> Key:
     return identity.target_fingerprint, identity.tokenizer_hash
+
+
+def _offline() -> UnavailableError:
+    return UnavailableError("You are offline: another model cannot be asked.", hint="/online connects again.")

@@ -130,6 +130,8 @@ class TextConversation:
     async def move(self, engine: ClientEngine) -> None:
         """Continues on an engine of another model, for which all that was said is new text."""
         await self.engine.close()
+        if (is_offline := self.engine.availability.wants_offline) != engine.availability.wants_offline:
+            (engine.go_offline if is_offline else engine.go_online)()
         self.publisher.move(engine, origin_of(engine.device, engine.status.server, self._system))
         self.engine = self.calls.engine = self.task.engine = engine
         self.calls.turns = self._turns_with(self._system, self.calls.turns.tools)

@@ -29,6 +29,7 @@ from moa_client.servers import connecting
 from moa_client.servers.book import ServerBook, ServerEntry
 from moa_client.settings import ClientSettings
 from moa_client.web.access import RequestError
+from moa_shared.errors import UnavailableError
 from moa_testing import World
 from moa_testing.models import VOCAB, decode, device
 
@@ -37,7 +38,7 @@ from tests.unit.moa_testing.stories import simulated
 
 LARGE, TWIN = (pb.Identity(target_id=name, target_fingerprint=key, tokenizer_hash=b"k", execution=b"e") for name, key in (("large", b"o"), ("toy", b"w")))  # fmt: skip
 OPTIONS = AnswerOptions(temperature=0, top_p=1, seed=3, max_tokens=12)
-ALIASES = ("gpt-4o-mini=large", "large=toy", "lost=gone-7b")  # the second has the name of a model
+ALIASES = ("gpt-4o-mini=large", "large=toy", "lost=gone-7b", "own=default")  # the second has the name of a model
 
 
 class Toy(PlainTokenizer):
@@ -189,13 +190,16 @@ async def test_all_models_are_listed_with_their_servers_aliases_and_who_does_not
                     ("large", "gpu, spare"),
                     ("toy@twin", "twin"),
                     ("gpt-4o-mini", "large"),
+                    ("own", "default"),
                     ("down", "no answer: There is no moa server at down (10.0.0.1:30652): the connection was refused."),
                     ("locked", "no answer: There is no key file TMP/none.key."),
                 ],
             )
         )
         catalog = here.library.catalog
-        assert [each.name for each in await catalog.listed()] == snapshot(["toy", "large", "toy@twin", "gpt-4o-mini"])
+        assert [each.name for each in await catalog.listed()] == snapshot(
+            ["toy", "large", "toy@twin", "gpt-4o-mini", "own"]
+        )
         guest = await catalog.host(await catalog.named("gpt-4o-mini"))
         assert [each.name for each in guest.link.servers] == ["gpu", "spare"]
         assert (await catalog.named("large")).servers == ("gpu", "spare")
@@ -221,13 +225,13 @@ async def test_all_models_are_listed_with_their_servers_aliases_and_who_does_not
         (
             "lost",
             snapshot(
-                "'lost' stands for 'gone-7b': no server has it. No answer from down. Ask for 'toy', 'large', 'gpt-4o-mini', or 'default'."
+                "'lost' stands for 'gone-7b': no server has it. No answer from down. Ask for 'toy', 'large', 'gpt-4o-mini', 'own', or 'default'."
             ),
         ),
         (
             "tou",
             snapshot(
-                "There is no model 'tou' here. No answer from down. Ask for 'toy', 'large', 'gpt-4o-mini', or 'default'."
+                "There is no model 'tou' here. No answer from down. Ask for 'toy', 'large', 'gpt-4o-mini', 'own', or 'default'."
             ),
         ),
     ],
@@ -264,3 +268,38 @@ async def test_who_is_offline_asks_nobody(world: World) -> None:
         world.link("gpu").stop()
         assert [name for name, _ in (await here.choose(None)).models][:2] == ["toy", "large"]
         assert "You are offline" in str((await here.choose("large")).error)
+
+
+@simulated
+async def test_who_is_offline_in_one_chat_stays_so_on_another_model(world: World) -> None:
+    """Whatever the other conversations are."""
+    world.start("gpu", identity=LARGE)
+    async with desk(world, "gpu") as here:
+        here.conversation.engine.go_offline()
+        assert "You are offline" in str((await here.choose("gpu")).error)
+        here.conversation.engine.go_online()
+        await here.choose("large")
+        here.conversation.engine.go_offline()
+        for name in ("toy", "large"):
+            assert (await here.choose(name)).model == name
+            assert here.conversation.engine.availability.wants_offline
+        here.library.host.set_offline(True)
+        here.conversation.engine.go_online()
+        await here.choose("toy")
+        assert (await here.ask("a cat"))[0] == expected(world, read("[user]a cat"))
+
+
+@simulated
+async def test_a_model_whose_server_hangs_holds_up_no_other(world: World) -> None:
+    for name, identity in (("gpu", LARGE), ("twin", TWIN)):
+        world.start(name, identity=identity)
+    async with desk(world, "gpu", "twin") as here:
+        catalog, both = here.library.catalog, ("large", "toy@twin")
+        hanging, other = [await catalog.named(name) for name in both]
+        world.link("gpu").cut()
+        begun = asyncio.create_task(catalog.host(hanging))
+        await asyncio.sleep(0)
+        await catalog.host(other)
+        assert not begun.done()
+        with pytest.raises(UnavailableError):
+            await begun
