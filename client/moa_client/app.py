@@ -56,6 +56,7 @@ async def run(
     line: StartLine,
     *,
     identifier: str | None = None,
+    model: str | None = None,
     files: Sequence[Path] = (),
     named: Collection[str] = (),
     may_start: bool = False,
@@ -65,6 +66,7 @@ async def run(
     Args:
         line: reports progress until the program is ready.
         identifier: of the conversation to continue; None: a new one.
+        model: that answers, by a name that /model takes; None: that of the servers in use.
         files: that go with the first question.
         named: the settings that were given; the others are the daemon's.
         may_start: start the daemon for a chat if none runs.
@@ -98,6 +100,10 @@ async def run(
             chat.files = texts
             stack.push_async_callback(chat.close)
             await stack.enter_async_context(leaving_on_signals(chat.close))
+            if model is not None:
+                line.show(f"Asking for {model} ...")
+                await chat.begin_with(model)
+                line.clear()
             if question is not None:
                 await _answer(chat, question)
                 return

@@ -198,7 +198,7 @@ class UnavailableError(
     code="unavailable",
     status="UNAVAILABLE",
     exit_code=69,
-    hint="Check --server HOST:PORT, and that moa-server runs there.",
+    hint="Check --server HOST:PORT or `moa-client servers list`, and that moa-server runs there.",
 ):
     """The server cannot be reached, or is shutting down."""
 

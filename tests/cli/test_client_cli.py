@@ -247,7 +247,9 @@ def test_an_address_is_all_that_a_new_device_needs(served: Served, run: Run, tmp
 def test_without_server_and_cache_it_says_what_is_missing(nowhere: str, run: Run) -> None:
     code, out, err = run("chat", "--server", nowhere, "w10")
     assert (code, out) == (69, "")
-    assert "There is no moa server at 127.0.0.1:PORT: the connection was refused. Check --server HOST:PORT" in err
+    assert (
+        "There is no moa server at 127.0.0.1:PORT: the connection was refused. Check --server HOST:PORT or `moa" in err
+    )
     code, out, err = run("chat", "--server", nowhere, "--offline", "w10")
     assert (code, out) == (66, "")
     assert err.startswith("Error: There is no drafter on this device to write with.")

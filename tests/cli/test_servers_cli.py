@@ -53,7 +53,7 @@ def test_servers_are_added_chosen_and_removed() -> None:
     assert servers("list").stderr == snapshot("No server is listed. Add one: moa-client servers add NAME HOST:PORT\n")
     assert servers("add", "home", "127.0.0.1:1").stderr == snapshot("home is in use.\n")
     assert servers("add", "work", "gpu.example:443", "--tls").stderr == snapshot(
-        "work is listed; chats talk to home. For work alone: moa-client servers use work. For both, where one takes over when another is lost: moa-client servers use home work\n"
+        "work is listed; chats talk to home, and with /model work to its model. For work alone: moa-client servers use work. For both, where one takes over when another is lost: moa-client servers use home work\n"
     )
     assert servers("use", "work", "home").stderr == snapshot("In use: work, home.\n")
     assert book_path().read_text() == snapshot("""\
@@ -113,6 +113,9 @@ def test_a_chat_talks_to_the_server_in_use_and_to_named_ones(run: Run, served: S
         code, again, err = run("chat", *rest, "--max-tokens", "8", "--server", named, "w10 w11")
         assert (code, again) == (0, out)
         assert ("gone (127.0.0.1:PORT) is left out for now: " in err) is ("gone" in named)
+    assert run("chat", *rest, "--max-tokens", "8", "--ask", "home", "w10 w11")[:2] == (0, out)
+    code, _, err = run("chat", *rest, "--ask", "large", "w10")
+    assert (code, "There is no model 'large' here. No answer from gone. Ask for 'tiny'" in err) == (66, True)
     code, _, err = run("chat", *rest, "--server", "hom", "w10")
     assert (code, "There is no server named hom. There are: gone, home." in err) == (66, True)
 

@@ -167,6 +167,8 @@ class Chat:
     async def switch(self, identifier: str | None) -> None:
         """Opens another conversation; None: a new one, with the system prompt that is set."""
         opened = await self._open(identifier, self.settings.system)
+        if self._wished_offline != self.settings.offline:  # as in the one before
+            (opened.go_offline if self._wished_offline else opened.go_online)()
         if identifier is None and self.conversation.model not in ("", opened.facts.target):
             opened.choose_model(self.conversation.model)
         await self.conversation.close()
@@ -212,10 +214,25 @@ class Chat:
         self.conversation.rewind(answers)
         self.view.forget(self.follower.forget(answers))
 
-    def set_offline(self, is_offline: bool) -> None:
+    async def set_offline(self, is_offline: bool) -> None:
         """Continues without the server, or with it again, as the user wishes."""
+        await self._open_again()
         self._wished_offline = is_offline
-        if is_offline:
-            self.conversation.go_offline()
-        else:
-            self.conversation.go_online()
+        (self.conversation.go_offline if is_offline else self.conversation.go_online)()
+
+    async def choose_model(self, name: str | None) -> None:
+        """Has the model of a name answer from the next question on; None: lists them."""
+        await self._open_again()
+        self.conversation.choose_model(name)
+
+    async def begin_with(self, model: str) -> None:
+        """Has the model of a name answer before anything is asked; raises why it cannot."""
+        self.conversation.choose_model(model)
+        async with aclosing(self.conversation.updates()) as updates:
+            async for update in updates:
+                if isinstance(update.event, events.Failed):
+                    raise update.event.error
+                if isinstance(update.event, events.ModelsChanged):
+                    self.follower.take(update)
+                    return
+                self._tell(update)

@@ -207,7 +207,9 @@ class CommandHandler:
         self._chat.say("\n".join([*(f"{usage:20}{text}" for usage, text in TABLE.items()), *HELP_END]))
 
     async def _model(self, rest: str) -> None:
-        self._chat.conversation.choose_model(rest or None)
+        if rest:
+            self._chat.say(f"(asking for {plain_line(rest)} ...)")
+        await self._chat.choose_model(rest or None)
 
     async def _status(self, rest: str) -> None:
         self._chat.say(f"{self._chat.status()}\n{messages.facts_words(self._chat.conversation.facts)}")
@@ -220,12 +222,12 @@ class CommandHandler:
         self._chat.say("\n".join(filter(None, lines)))
 
     async def _offline(self, rest: str) -> None:
-        self._chat.set_offline(True)
+        await self._chat.set_offline(True)
         facts = self._chat.conversation.facts
         self._chat.say(messages.offline_words(facts, self._chat.settings.standalone))
 
     async def _online(self, rest: str) -> None:
-        self._chat.set_offline(False)
+        await self._chat.set_offline(False)
         self._chat.say("Connecting. The server will check what was written offline.")
 
     async def _standalone(self, rest: str) -> None:

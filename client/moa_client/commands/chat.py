@@ -19,6 +19,7 @@ from moa_client.settings import OF_ANSWERS, OF_ENDPOINT, SECTION, ClientSettings
 @click.option(
     "--conversation", metavar="ID", type=text, help="Continue this one (`moa-client history list` shows them)."
 )
+@click.option("--ask", metavar="MODEL", type=text, help="Have another model of your servers answer, as /model does.")
 @click.option(
     "--file",
     "files",
@@ -31,6 +32,7 @@ def chat(
     prompt: str | None,
     go_on: bool,
     conversation: str | None,
+    ask: str | None,
     files: tuple[Path, ...],
     config_file: Path | None,
     **flags: Any,
@@ -60,8 +62,10 @@ def chat(
     identifier = None if name is None else _find_conversation(settings, name)
     try:
         with traced(settings.tracing, "moa-client", log.warning), make_runner() as runner:
-            started = run(settings, prompt, line, identifier=identifier, files=files, named=named, may_start=may_start)
-            runner.run(started)
+            of_chat = run(
+                settings, prompt, line, identifier=identifier, model=ask, files=files, named=named, may_start=may_start
+            )
+            runner.run(of_chat)
     except BrokenPipeError:  # the reader has had enough; nothing may be written at exit either
         close_output()
     except asyncio.CancelledError:

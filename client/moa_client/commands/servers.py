@@ -142,7 +142,7 @@ def _list(entry: ServerEntry, before: ServerEntry | None, words: str = "") -> Se
     else:
         together = f"moa-client servers use {' '.join(book.in_use)} {name}"
         words += (
-            f"{name} is listed; chats talk to {' and '.join(book.in_use)}. "
+            f"{name} is listed; chats talk to {' and '.join(book.in_use)}, and with /model {name} to its model. "
             f"For {name} alone: moa-client servers use {name}. "
             f"For {'both' if len(book.in_use) == 1 else 'all'}, where one takes over when another is lost: {together}"
         )

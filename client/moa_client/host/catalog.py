@@ -8,7 +8,6 @@ means one model; listed servers of one model that are not in use are one fleet.
 import asyncio
 import math
 import time
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
@@ -54,7 +53,7 @@ class Catalog:
         self._aliases = dict(alias.split("=", 1) for alias in home.settings.aliases)
         self._looked_at = -math.inf
         self._looking = asyncio.Lock()
-        self._opening = defaultdict[Key, asyncio.Lock](asyncio.Lock)  # one each: a slow server holds up no other model
+        self._opening: dict[Key, asyncio.Task[None]] = {}  # whoever asks for the model meanwhile waits for the same
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -66,6 +65,12 @@ class Catalog:
         target = self.home.device.target
         own = ListedModel(target.files.target_id, key_of(target.identity), target.context_tokens)
         return [own, *self._others]
+
+    @property
+    def _other_names(self) -> Mapping[str, str]:
+        """The names of models by those of their servers, and by the one that any program may use."""
+        own = dict.fromkeys((DEFAULT_MODEL, *(each.name for each in self.home.link.servers)), self._models[0].name)
+        return own | {server: each.name for each in self._others for server in each.servers}
 
     async def listed(self) -> Sequence[ListedModel]:
         """The models that can be had now, and those again that have an alias, by that."""
@@ -81,9 +86,8 @@ class Catalog:
             return self._models[0]
         if self._looked_at == -math.inf or self._menu().get(name, ABSENT)[0] is None:
             await self._look(is_offline)
-        menu, by_server = self._menu(), {each.name: self._models[0].name for each in self.home.link.servers}
-        by_server |= {server: each.name for each in self._others for server in each.servers}
-        model, about = menu.get(name) or menu.get(by_server.get(name, ""), ABSENT)
+        menu = self._menu()
+        model, about = menu.get(name) or menu.get(self._other_names.get(name, ""), ABSENT)
         if model is not None:
             return model
         if about:
@@ -100,11 +104,15 @@ class Catalog:
         """The host of a model, which begins if it must; MoaError: its servers do not answer, or it cannot be loaded."""
         if not model.servers:
             return self.home
-        async with self._opening[model.key]:
-            if model.key not in self._guests and self._wants_none(is_offline):
+        if (key := model.key) not in self._guests:
+            if self._wants_none(is_offline):
                 raise _offline()
-            host, stack = self._guests.get(model.key) or await self._open(model)
-            self._guests[model.key], host.used_at = (host, stack), time.monotonic()
+            if key not in self._opening:
+                self._opening[key] = asyncio.create_task(self._open(model))
+                self._opening[key].add_done_callback(lambda _: self._opening.pop(key))
+            await asyncio.shield(self._opening[key])
+        host, _ = self._guests[key]
+        host.used_at = time.monotonic()
         return host
 
     async def host_with(self, key: Key) -> Host | None:
@@ -137,6 +145,9 @@ class Catalog:
             await host.leave(conversation)
 
     async def close(self) -> None:
+        for opening in self._opening.values():
+            opening.cancel()
+        await asyncio.gather(*self._opening.values(), return_exceptions=True)
         for _, stack in self._guests.values():
             await stack.aclose()
 
@@ -160,7 +171,7 @@ class Catalog:
             here = ", ".join(each for each in model.servers if each not in self._absent)
             menu[model.name] = (model, here) if here else (None, self._absent[model.servers[0]])
         for alias, meant in self._aliases.items():
-            found, about = menu.get(own.name if meant == DEFAULT_MODEL else meant, ABSENT)
+            found, about = menu.get(meant) or menu.get(self._other_names.get(meant, ""), ABSENT)
             if about:
                 menu.setdefault(alias, (found, meant if found is not None else about))
         listed = {server for each in others for server in each.servers}
@@ -197,8 +208,8 @@ class Catalog:
                     names.add(known.name)
             self._others = list(models.values())
 
-    async def _open(self, model: ListedModel) -> tuple[Host, AsyncExitStack]:
-        """A host, and what closes it with its link."""
+    async def _open(self, model: ListedModel) -> None:
+        """Begins a host, and keeps with it what closes it with its link."""
         home = self.home.settings  # of which a path is for the model at home
         drafter = home.drafter if home.drafter in (AUTO, "default", "deep", *FILELESS) else AUTO
         companion = home.companion if home.companion in (AUTO, read_kept()) else ""
@@ -212,7 +223,8 @@ class Catalog:
             started = await asyncio.to_thread(load, settings, reached, sources, progress)
             host = Host(settings, link, started, self.home.observer)
             stack.push_async_callback(host.close)
-            return host, stack.pop_all()
+            host.used_at = time.monotonic()
+            self._guests[model.key] = host, stack.pop_all()
 
 
 def key_of(identity: pb.Identity) -> Key:

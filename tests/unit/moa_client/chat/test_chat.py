@@ -37,12 +37,16 @@ from moa_client.conversation.events import (
     Corrected,
     Ended,
     Event,
+    Failed,
     HeldBack,
     LinkChanged,
     LinkState,
+    ModelsChanged,
     Provisional,
     ServerChanged,
     Settled,
+    SurfaceEvent,
+    ToolsChanged,
 )
 from moa_client.conversation.figures import Figures, LinkStatus
 from moa_client.conversation.options import AnswerOptions
@@ -70,14 +74,18 @@ class Conversation:
         self.asked: list[str] = []
         self.model = ""
         self.models: list[str | None] = []  # that were wished for
+        self.menu: list[SurfaceEvent] = []  # what comes of a wish
         self.choose_model = self.models.append
         self.is_gone = self.is_closed = self.is_offline = self.is_corrected = self.is_kept = False
+        self.was_told_online = False
 
     def ask(self, question: str, options: AnswerOptions) -> None:
         self.asked.append(question)
         self.options = options
 
     async def updates(self) -> AsyncGenerator[Update, None]:
+        while self.menu:
+            yield Update(self.menu.pop(0))
         number = len(self.asked)
         yield Update(Asked(self.asked[-1]), number)
         if self.is_offline:
@@ -104,7 +112,12 @@ class Conversation:
     def keep(self) -> None:
         self.is_kept = True
 
-    go_online = abandon = stop
+    def go_online(self) -> None:
+        self.stop()
+        self.was_told_online = True
+        self.is_offline = False
+
+    abandon = stop
 
     def rewind(self, answers: int) -> None:
         del self.asked[answers:]
@@ -145,7 +158,7 @@ async def test_what_the_server_has_replaced_can_be_had_back() -> None:
     assert talk.err[1:] == ["(The server has replaced 12 tokens that this device had written: /keep has them back.)"]
 
 
-@pytest.mark.parametrize("line", ["/offline", "/online", "/standalone", "/reset", "/set system brief"])
+@pytest.mark.parametrize("line", ["/offline", "/online", "/standalone", "/reset", "/model", "/set system brief"])
 async def test_a_command_that_fails_does_not_end_the_chat(line: str) -> None:
     talk = Talk(opens=False)
     talk.first.is_gone = True
@@ -179,6 +192,9 @@ async def test_a_new_conversation_is_with_the_model_that_was_chosen_in_the_one_b
 async def test_a_question_opens_a_conversation_again_whose_process_has_gone() -> None:
     talk = Talk()
     talk.first.is_gone = True
+    assert await talk.commands.on_line("/model large")
+    assert cast("Conversation", talk.chat.conversation).models == ["large"]
+    assert talk.err.pop() == "(asking for large ...)"
     assert await talk.commands.on_line("why?")
     assert talk.opened == [("id", None)]
     assert (talk.first.asked, "".join(talk.out), talk.err) == ([], "a\n", [])
@@ -191,6 +207,34 @@ async def test_offline_a_question_waits_until_its_reader_wants_the_devices_answe
     assert (talk.first.asked, "".join(talk.out)) == (["why?"], "a\n")
     assert talk.err[1] == "(You are offline: the question waits for the server. /online connects.)"
     assert talk.err[2] == talk.err[3]
+    for line in (
+        "/reset",
+        "why?",
+        "/online",
+        "/reset",
+        "why?",
+    ):  # a new conversation is as the user wished for the one before
+        assert await talk.commands.on_line(line)
+    assert "".join(talk.out) == "a\na\n"
+
+
+async def test_a_device_that_began_offline_and_is_online_is_so_in_a_new_conversation() -> None:
+    talk = Talk(ClientSettings(offline=True))
+    for line in ("/online", "/reset"):
+        assert await talk.commands.on_line(line)
+    assert cast("Conversation", talk.chat.conversation).was_told_online
+
+
+async def test_the_first_answer_is_another_models_if_that_can_be_had() -> None:
+    talk, refused = Talk(), Failed(UnavailableError("No answer."))
+    talk.first.menu = [ToolsChanged("a tool is away"), ModelsChanged("large"), refused]
+    await talk.chat.begin_with("large")
+    assert (talk.first.models, talk.err) == (["large"], ["(a tool is away)"])
+    with raises(
+        UnavailableError,
+        snapshot("No answer. Check --server HOST:PORT or `moa-client servers list`, and that moa-server runs there."),
+    ):
+        await talk.chat.begin_with("larger")
 
 
 @pytest.mark.parametrize(("efforts", "asked"), [(("none", "high"), "none"), (("low", "high"), None)])

@@ -43,6 +43,7 @@ class ScriptedEngine:
         self.done: list[str] = []  # what else was asked of it, in order
         self.answers = SimpleNamespace(withdrawn=None, unsettled=0, keep=self._keep)
         self.connection = SimpleNamespace(drop=AsyncMock())
+        self.availability = SimpleNamespace(wants_offline=False)
         self._script: asyncio.Queue[Event | BaseException | None] = asyncio.Queue()
 
     @property
