@@ -177,7 +177,7 @@ class FakeConversation:
             self.publish(Update(events.ModelsChanged(self.facts.target, self.backend.models)))
         elif name not in dict(self.backend.models):
             self.publish(Update(events.Failed(NotFoundError(f"There is no model {name!r} here."))))
-        else:
+        elif dict(self.backend.models)[name] != "loads":
             self.facts = replace(self.facts, target=name)
             self.publish(Update(events.ModelsChanged(name)))
 

@@ -335,13 +335,16 @@ def test_what_crosses_the_link_is_told_to_those_who_watch(served: ServedPage) ->
 def test_the_menu_has_another_model_answer_and_stays_where_it_was_if_that_is_refused(
     served: ServedPage, open_page: Open
 ) -> None:
-    served.backend.models = ((MODEL, SERVER), ("qwen3-4b", "gpu"), ("gpt-4o-mini", "qwen3-4b"))
+    served.backend.models = ((MODEL, SERVER), ("qwen3-4b", "gpu"), ("gpt-4o-mini", "qwen3-4b"), ("qwen3-8b", "loads"))
     reader = open_page(served)
     menu = reader.page.get_by_label("Model", exact=True)
-    expect(menu.locator("option")).to_have_text([MODEL, "qwen3-4b", "gpt-4o-mini"])
+    expect(menu.locator("option")).to_have_text([MODEL, "qwen3-4b", "gpt-4o-mini", "qwen3-8b"])
     expect(menu).to_have_value(MODEL)
     menu.select_option("qwen3-4b")
     expect(reader.page.locator("#f-model")).to_have_text("qwen3-4b")
+    menu.select_option("qwen3-8b")
+    expect(reader.notice).to_have_text("Asking for qwen3-8b …")
+    expect(menu).to_have_value("qwen3-8b")
     served.backend.models = served.backend.models[:1]  # meanwhile
     menu.select_option("gpt-4o-mini")
     expect(reader.notice).to_contain_text("There is no model 'gpt-4o-mini' here.")

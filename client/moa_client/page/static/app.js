@@ -65,7 +65,8 @@ class Page {
     setUpKeys({ search: () => this.drawers.openSide(), close: () => this.drawers.close(), stop: () => this.stop() });
     byId("new").addEventListener("click", () => this.open(null));
     byId("model").addEventListener("change", () => {
-      if (!this.connection.send({ do: "model", model: byId("model").value })) this.showState();
+      if (this.connection.send({ do: "model", model: byId("model").value })) this.conversation.wanted = byId("model").value;
+      this.showState();
     });
     byId("model").addEventListener("focus", () => this.connection.send({ do: "model" }));
     addEventListener("popstate", () => this.openFromAddress());
@@ -228,7 +229,7 @@ class Page {
     if (JSON.stringify(shown) !== JSON.stringify(models)) {
       menu.replaceChildren(...models.map(([name, about]) => Object.assign(new Option(name), { title: about })));
     }
-    menu.value = facts.model;
+    menu.value = this.conversation.wanted || facts.model;
   }
 
   /** @param {any} message a request was refused */

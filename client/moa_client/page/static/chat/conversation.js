@@ -24,6 +24,7 @@ export class Conversation {
     this.waiting = [];
     /** @type {[string, string][]} that may answer, with words about each */
     this.models = [];
+    this.wanted = ""; // the model that was asked for and does not answer yet
     /** @type {{after: number, text: string}[]} sentences between answers */
     this.remarks = [];
     this.reason = ""; // of the state of the link
@@ -132,6 +133,7 @@ const HANDLERS = {
   },
   failed(all, message) {
     all.failure = { message: message.message, hint: message.hint };
+    all.wanted = "";
     return { facts: true };
   },
   link(all, message, now) {
@@ -152,8 +154,12 @@ const HANDLERS = {
   },
   models(all, message) {
     Object.assign(all.facts, message);
-    if (message.models.length) all.models = message.models;
-    else all.remark(`${message.model} answers from now on: what was said before is new text for it.`);
+    if (message.models.length) {
+      all.models = message.models;
+    } else {
+      all.wanted = "";
+      all.remark(`${message.model} answers from now on: what was said before is new text for it.`);
+    }
     return { answers: "all", facts: true };
   },
   drafter(all, message) {

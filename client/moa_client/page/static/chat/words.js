@@ -184,6 +184,7 @@ export function noticeWords(connection, refusal, conversation, wantsOnline) {
     return { ...bad(text), action: again };
   }
   if (connection === "connecting") return calm(refusal ? `${refusal.message} ${refusal.hint}` : "Connecting …");
+  if (conversation.wanted) return calm(`Asking for ${conversation.wanted} …`);
   if (conversation.failure) {
     return { ...bad(`${conversation.failure.message} ${conversation.failure.hint}`), action: { name: "online", label: "Try again" } };
   }
