@@ -151,10 +151,10 @@ class StackShape:
             raise KernelError(f"{self} is no stack: it has a size below 1.")
         if self.activation not in ACTIVATIONS:
             raise KernelError(f"The activation {self.activation!r} is not computed by the kernels.")
-        scales = ("score_scale", "score_cap", "qkv_clip", "residual_scale", "gate_slope", "gate_limit")
+        scales = ("score_scale", "score_cap", "qkv_clip", "residual_scale", "gate_slope", "gate_limit", "eps")
         factors = tuple(getattr(self, name) for name in scales)
         if not all(np.isfinite(np.float32(factor)) and factor >= 0 for factor in factors):
-            raise KernelError(f"The scalings {factors} of scores, caps, clips, residuals and gates cannot be used.")
+            raise KernelError(f"The scalings {factors} of scores, caps, clips, residuals, gates, norms cannot be used.")
         self.check_sizes(Heads(self.kv_heads, self.head_dim), self.inner, any_width=any_width)
 
     def check_sizes(self, heads: Heads, inner: int, *, any_width: bool) -> None:

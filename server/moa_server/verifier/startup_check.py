@@ -73,7 +73,8 @@ def compare_tree(target: Target) -> None:
     together.keep(PATH)
     after = target.forward(together, text[-1:], want_state_layer=target.layer_count).logits
     if not np.isfinite(output[list(PATH)]).all():
-        raise ConfigError("The kernels gave no numbers.", hint="Give --execution float32, and report this.")
+        hint = "Fetch the model again; if that does not help, give --execution float32, and report this."
+        raise ConfigError("The kernels gave no numbers.", hint=hint)
     rows = (*output[list(PATH)], *after)
     same = all(got.tobytes() == row.tobytes() for got, row in zip(rows, single, strict=True))
     kept, expected = (cache.lsa_input(0, cache.length).tobytes() for cache in (together, alone))
@@ -154,8 +155,8 @@ def _check(place: str, error: float, most: float) -> None:
     if not error <= most:  # NaN is not
         raise ConfigError(
             f"The kernels' {place} is {error:.1%} away from float32 on this machine, more than {most:.1%}.",
-            hint="Delete the folder tiles in the cache and start again; if that does not help, "
-            "give --execution float32, and report this with the model and the processor.",
+            hint="Delete the folder tiles in the cache and start again, or fetch the model again; if that does not "
+            "help, give --execution float32, and report this with the model and the processor.",
         )
 
 

@@ -454,6 +454,12 @@ def test_sizes_that_are_not_taken_are_refused_by_name(name: str, value: int, wor
             Stack(replace(SHAPE, **{name: size}), [], ROTARIES[0], reference=reference)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["score_cap", "residual_scale", "eps"])
+def test_scalings_below_0_are_refused(name: str) -> None:
+    with pytest.raises(KernelError, match=r"The scalings .* of scores, caps, clips, residuals, gates, norms"):
+        replace(SHAPE, **{name: -1.0}).check()  # type: ignore[arg-type]
+
+
 @needs_kernels
 def test_calls_that_do_not_fit_are_refused() -> None:
     both = plain_stack(), plain_stack(reference=True)

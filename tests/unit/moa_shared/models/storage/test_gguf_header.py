@@ -1,7 +1,9 @@
+import struct
 from pathlib import Path
 
 import gguf
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from moa_shared.errors import ModelSourceError
@@ -65,6 +67,20 @@ def test_any_damage_is_an_error_or_harmless(
     except ModelSourceError:
         return
     assert all(tensor.offset + tensor.size <= len(content) for tensor in header.tensors.values())
+
+
+@pytest.mark.parametrize(
+    ("at", "number", "message"),
+    [(4, 0, "a tensor of the shape [32, 0]"), (24, 64, "blk.0.attn_q.weight begins at byte 5984, expected 15200")],
+)
+def test_tensors_are_whole_and_follow_one_another(write_gguf: GgufWriter, at: int, number: int, message: str) -> None:
+    """`at`: of a number behind a tensor's name: the first of its sizes, or where it begins."""
+    path, name = write_gguf(), b"blk.0.attn_q.weight"
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<Q", content, content.index(name) + len(name) + at, number)
+    path.write_bytes(content)
+    with says(ModelSourceError, f"The GGUF file TMP/tiny.gguf cannot be read ({message}"):
+        read_header(path)
 
 
 def split(path: Path, count: int = 3, said: int | None = None) -> list[Path]:
