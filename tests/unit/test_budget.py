@@ -28,15 +28,15 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3266, 18,
     ),
-    "server": (("server",), 13558, 70),
-    "shared": (("shared",), 14367, 76),
+    "server": (("server",), 13559, 70),
+    "shared": (("shared",), 14372, 76),
     "training": (("training",), 4446, 26),
     "bench": (("bench",), 5052, 34),
     "netsim": (("netsim",), 4171, 22),
     "testing": (("testing",), 864, 4),
     "kernels": (("kernels",), 3123, 21),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 679, 12),
-    "tests": (("tests",), 49767, 260),
+    "tests": (("tests",), 49789, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
