@@ -6,6 +6,7 @@ means one model; listed servers of one model that are not in use are one fleet.
 """
 
 import asyncio
+import gc
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -160,7 +161,7 @@ class Catalog:
             elif now - host.used_at >= IDLE_SECONDS:
                 del self._guests[key]
                 await stack.aclose()
-                trim_heap()
+                asyncio.get_running_loop().call_soon(_free)  # once nothing here holds the host
 
     def _menu(self) -> Mapping[str, tuple[ListedModel | None, str]]:
         """What there is by name, with words about it; None: it does not answer. A model goes before an alias."""
@@ -225,6 +226,12 @@ class Catalog:
             stack.push_async_callback(host.close)
             host.used_at = time.monotonic()
             self._guests[model.key] = host, stack.pop_all()
+
+
+def _free() -> None:
+    """Frees a host that conversations have had, which hold it and each other (a daemon of 80,000 objects: 80 ms)."""
+    gc.collect()
+    trim_heap()
 
 
 def key_of(identity: pb.Identity) -> Key:

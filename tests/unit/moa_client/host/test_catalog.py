@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import AsyncMock
+from weakref import ref
 
 import pytest
 from inline_snapshot import snapshot
@@ -256,6 +257,21 @@ async def test_a_model_that_cannot_be_had_is_refused_and_the_chat_stays_where_it
         assert (refused.value.status, refused.value.code) == (
             (503, "unavailable") if name in ("large", "down") else (404, "model_not_found")
         )
+
+
+@simulated
+async def test_a_model_that_nobody_uses_is_freed_with_all_that_was_said_to_it(world: World) -> None:
+    world.start("gpu", identity=LARGE)
+    async with desk(world, "gpu") as here:
+        await here.choose("large")
+        await here.ask("a cat")
+        held = ref(here.library.catalog.hosts[1])
+        await here.choose("toy")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(catalog_module, "trim_heap", lambda: freed.append(held() is None))
+            freed: list[bool] = []
+            await asyncio.sleep(IDLE_SECONDS + 2 * LOOK_SECONDS)
+        assert freed == [True]
 
 
 @simulated
