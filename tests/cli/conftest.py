@@ -12,6 +12,7 @@ from moa_client.cli import main
 
 from tests.cli.client_program import CHAT, ENVIRONMENT, Run, Served, make_drafter, make_model, options, serving
 from tests.support.messages import steady
+from tests.support.model_places import places  # noqa: F401 (a fixture)
 from tests.support.terminal import Terminal, opened
 from tests.support.tiny_gguf import write_gguf  # noqa: F401 (a fixture)
 

@@ -30,6 +30,7 @@ from tests.cli.client_program import (
     serving,
     words,
 )
+from tests.support import model_places, tiny_gguf
 from tests.support.programs import PATIENCE, free_port, started
 from tests.support.terminal import Terminal, opened
 from tests.support.tiny_gguf import GgufWriter
@@ -387,3 +388,29 @@ def test_one_is_chosen_once_for_all_chats(served: Served, run: Run, tmp_path: Pa
     assert "tiny on this device answers" not in run(*alone_there, "--companion", "none")[2]
     assert run("companion", "off")[:2] == (0, "From now on: no companion.\n")
     assert "tiny on this device answers" not in run(*alone_there)[2]
+
+
+def test_a_companion_by_its_name_in_the_list_is_fetched_once_or_leaves_the_choice_as_it_was(
+    run: Run,
+    places: dict[str, Path],
+    write_gguf: GgufWriter,
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for heads in ("HEADS", "KV_HEADS"):
+        monkeypatch.setattr(tiny_gguf, heads, 1)
+    small = write_gguf("small.gguf", architecture="qwen3", rotated=32).read_bytes()
+    hub = model_places.FakeHub(
+        {"Qwen/Qwen3-0.6B-GGUF": {"Qwen3-0.6B-Q8_0.gguf": small}}, gated={"Qwen/Qwen3-0.6B-GGUF"}
+    )
+    assert run("companion", "off")[0] == 0
+    with model_places.serving(hub):
+        model_places.use_hub(monkeypatch, hub.url, places["hub"])
+        code, out, err = run("companion", "set", "qwen3-0.6b")
+        assert (code, out) == (66, "")
+        assert "only to those who accepted its terms. Accept them on the model's page and set HF_TOKEN, or copy" in err
+        assert run("companion")[1].startswith("No companion:")
+        hub.gated.clear()
+        assert run("companion", "set", "qwen3-0.6b")[1].startswith("From now on: Qwen/Qwen3-0.6B-GGUF:Q8_0, ")
+    code, out, err = run("companion")  # without a network
+    assert (code, out.startswith("Qwen/Qwen3-0.6B-GGUF:Q8_0, "), err) == (0, True, "")
