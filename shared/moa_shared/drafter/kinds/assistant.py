@@ -284,12 +284,12 @@ class _Assistant(Kind):
         ours = (config.own_layers, config.hidden_size, config.heads, config.head_dim, config.memory_widths)
         return {
             "layer_config has other sizes, or experts": ours == sizes and not any(each.mixture for each in plan.layers),
-            "memory_layers are layers of the target, one for each of memory_widths": len(config.memory_layers)
+            "memory_layers must be layers of the target, one for each of memory_widths": len(config.memory_layers)
             == len(widths)
             and {*config.memory_layers} <= {*range(config.target_layers)},
-            "clusters share the vocabulary evenly": not clusters
+            "clusters must share the vocabulary evenly": not clusters
             or (config.vocab_size % clusters == 0 and config.draft_vocab == config.vocab_size),
-            "chosen_clusters are 1 to clusters": min(1, clusters) <= config.chosen_clusters <= clusters,
+            "chosen_clusters must be 1 to clusters": min(1, clusters) <= config.chosen_clusters <= clusters,
         }
 
     def shapes(self, config: DrafterConfig) -> Shapes:

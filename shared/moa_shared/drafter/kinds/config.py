@@ -343,4 +343,6 @@ def _check_types(config: DrafterConfig) -> None:
 
 
 def _refuse(rule: str) -> NoReturn:
-    raise CheckpointError(f"The drafter's configuration is wrong: {rule}.", hint="Correct that value.")
+    raise CheckpointError(
+        f"The drafter's configuration is wrong: {rule}.", hint="Correct that value, or give another drafter."
+    )

@@ -216,9 +216,9 @@ class _DFlash(KindOfStates):
     def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
         return {
             **super().rules(config),
-            f"a block has at most {MOST_BLOCK_ROWS} rows": config.block_size <= MOST_BLOCK_ROWS,
-            "one row of a block or more guesses": config.block_levels > 0,
-            "dflash is as wide as the target": config.state_width == config.hidden_size,
+            f"a block must have at most {MOST_BLOCK_ROWS} rows": config.block_size <= MOST_BLOCK_ROWS,
+            "one row of a block or more must guess": config.block_levels > 0,
+            "dflash must be as wide as the target": config.state_width == config.hidden_size,
         }
 
     def method(self, config: DrafterConfig) -> str:

@@ -189,7 +189,7 @@ class KindOfStates(Kind):
     server_tensors = ("fc.", "fc_norm.", "input_norm.", "hidden_norm.")
 
     def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
-        return {f"{self.name} reads the states of layers (state_entries)": bool(config.state_entries)}
+        return {f"{self.name} must read the states of layers (state_entries)": bool(config.state_entries)}
 
     def rows(self, config: DrafterConfig, own: Weights, weights: str) -> MakeRows:
         arithmetic = Arithmetic.of(weights, (config.state_width, config.hidden_size))

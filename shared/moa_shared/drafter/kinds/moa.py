@@ -132,7 +132,7 @@ class _Moa(Kind):
 
     def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
         return {
-            "state_entries are in place of layer self-attention": not (config.lsa and config.state_entries),
+            "state_entries must be in place of layer self-attention": not (config.lsa and config.state_entries),
             "without ca there is no memory to make": config.ca or not (config.lsa or config.state_entries),
         }
 

@@ -112,8 +112,8 @@ class _Mtp(Kind):
     def rules(self, config: DrafterConfig) -> Mapping[str, bool]:
         count, inner, shared = config.experts if len(config.experts) == 3 else (0, 0, 0)
         return {
-            f"there are at most {_MOST_HEADS} heads": config.own_layers <= _MOST_HEADS,
-            f"experts are a number from 1 to {MOST_EXPERTS}, their width, and that of a shared one": not config.experts
+            f"there must be at most {_MOST_HEADS} heads": config.own_layers <= _MOST_HEADS,
+            f"experts must be a number up to {MOST_EXPERTS}, their width, and that of a shared one": not config.experts
             or (0 < count <= MOST_EXPERTS and inner > 0 and shared >= 0),
         }
 

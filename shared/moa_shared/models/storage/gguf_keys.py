@@ -266,7 +266,7 @@ def hybrid(header: GgufHeader, config: Config) -> dict[str, Any]:
         raise header.wrong(f"does not say which of {layers} layers have attention")
     recurs = said[:layers] if isinstance(said, list) else [layer % every > 0 for layer in range(1, layers + 1)]
     heads, key_heads = header.required("ssm.time_step_rank"), header.required("ssm.group_count")
-    if heads < 1 or key_heads < 1 or header.required("ssm.inner_size") % heads:
+    if heads < 1 or header.required("ssm.inner_size") % heads:
         raise header.wrong(f"shares {header.required('ssm.inner_size')} values among {heads} heads")
     return {
         "layer_types": [LINEAR if each else FULL for each in recurs],

@@ -274,7 +274,7 @@ def test_layers_that_are_not_named() -> None:
     ("tensors", "changes", "message"),
     [
         ({}, {"block_size": 65}, "The block_size of published is 65, expected a whole number from 1 to 64"),
-        ({}, {"block_size": 1}, "one row of a block or more guesses"),
+        ({}, {"block_size": 1}, "one row of a block or more must guess"),
         ({}, dflash(mask_token_id=97), "The mask_token_id of published is 97, expected .* from 0 to 96"),
         ({}, dflash(target_layer_ids=[1, 9, 17, 25, 36]), "reads hidden state 37 of the target, tiny has 36 layers"),
         ({}, dflash(target_layer_ids=[1, 9, 17]), "names 3 of the target's hidden states, its projection takes 5"),

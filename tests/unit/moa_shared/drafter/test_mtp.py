@@ -258,5 +258,5 @@ def test_a_model_without_a_head(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"own_layers": 17}, {"experts": (2000, 32, 0)}, {"experts": (4, 32)}])
 def test_numbers_of_heads_and_experts_are_bounded(wrong: dict[str, Any]) -> None:
-    with pytest.raises(CheckpointError, match=r"at most 16 heads|experts are a number from 1 to 1024"):
+    with pytest.raises(CheckpointError, match=r"at most 16 heads|experts must be a number up to 1024"):
         small_drafter(kind="mtp", **wrong)

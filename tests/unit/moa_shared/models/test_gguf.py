@@ -297,6 +297,7 @@ def test_the_configuration_is_transformers_own(family: str, tmp_path: Path) -> N
     ("family", "changes", "message"),
     [
         (HYBRID, {"ssm.time_step_rank": 0}, "The GGUF file TMP/tiny.gguf shares 384 values among 0 heads"),
+        (HYBRID, {"ssm.group_count": 0}, "tiny.gguf has linear_num_key_heads = 0, expected a whole number from 1"),
         (HYBRID, {"ssm.group_count": 4}, "tiny.gguf has 6 value heads of 64 numbers over 4 keys of 32, which"),
         (HYBRID, {"ssm.conv_kernel": 9}, "tiny.gguf has linear_conv_kernel_dim = 9, expected a whole number"),
         (HYBRID, {"ssm.state_size": 1 << 24}, "has 6 value heads of 64 numbers over 2 keys of 16777216, which"),
