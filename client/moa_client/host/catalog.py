@@ -73,6 +73,11 @@ class Catalog:
         own = dict.fromkeys((DEFAULT_MODEL, *(each.name for each in self.home.link.servers)), self._models[0].name)
         return own | {server: each.name for each in self._others for server in each.servers}
 
+    @property
+    def silent(self) -> str:
+        """Which listed servers have not answered, as a sentence after another; empty: all have."""
+        return f" No answer from {', '.join(self._absent)}." if self._absent else ""
+
     async def listed(self) -> Sequence[ListedModel]:
         """The models that can be had now, and those again that have an alias, by that."""
         await self._look()
@@ -97,9 +102,8 @@ class Catalog:
             raise _offline()
         meant, name = self._aliases.get(name), name[:MOST_NAME]
         words = f"{name!r} stands for {meant!r}: no server has it." if meant else f"There is no model {name!r} here."
-        absent = f" No answer from {', '.join(self._absent)}." if self._absent else ""
         names = ", ".join(repr(name) for name, (model, _) in menu.items() if model is not None)
-        raise NotFoundError(words + absent, hint=f"Ask for {names}, or {DEFAULT_MODEL!r}.")
+        raise NotFoundError(words + self.silent, hint=f"Ask for {names}, or {DEFAULT_MODEL!r}.")
 
     async def host(self, model: ListedModel, *, is_offline: bool | None = None) -> Host:
         """The host of a model, which begins if it must; MoaError: its servers do not answer, or it cannot be loaded."""

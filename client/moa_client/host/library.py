@@ -122,7 +122,7 @@ class Library:
         if host is None:
             served = self.host.device.target.files.target_id
             raise ConflictError(
-                f"The conversation is with {stored.origin.model}; this server has {served}.",
+                f"The conversation is with {stored.origin.model}; this server has {served}.{self.catalog.silent}",
                 hint=f"Read it with `moa-client history show {stored.identifier}`; it can continue when its model is "
                 "served again.",
             )

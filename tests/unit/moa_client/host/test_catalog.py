@@ -30,11 +30,12 @@ from moa_client.servers import connecting
 from moa_client.servers.book import ServerBook, ServerEntry
 from moa_client.settings import ClientSettings
 from moa_client.web.access import RequestError
-from moa_shared.errors import UnavailableError
+from moa_shared.errors import ConflictError, UnavailableError
 from moa_testing import World
 from moa_testing.models import VOCAB, decode, device
 
 from tests.support.answer_events import PlainTokenizer
+from tests.support.messages import says
 from tests.unit.moa_testing.stories import simulated
 
 LARGE, TWIN = (pb.Identity(target_id=name, target_fingerprint=key, tokenizer_hash=b"k", execution=b"e") for name, key in (("large", b"o"), ("toy", b"w")))  # fmt: skip
@@ -167,6 +168,12 @@ async def test_a_conversation_continues_on_another_model_as_new_text_and_the_his
         assert here.conversation.facts.target == "large"
         text = stored.answers[1].tokens
         assert (await here.ask("so"))[1][: len(text)] == list(text)
+    world.link("gpu").stop()
+    async with desk(world, "gpu", folder=tmp_path) as here:
+        with says(
+            ConflictError, "The conversation is with large; this server has toy. No answer from gpu. Read it with"
+        ):
+            await here.open(name)
 
 
 @simulated
