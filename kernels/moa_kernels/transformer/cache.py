@@ -18,7 +18,6 @@ from moa_kernels.bindings import (
     F16,
     F32,
     KV_FORMATS,
-    LANES,
     PAGE_ROWS,
     Q8,
     CCache,
@@ -49,18 +48,13 @@ class Heads(NamedTuple):
 class Cache:
     """Grows at the end, is cut at the end. Rows that are not held are a KernelError; MemoryError changes nothing.
 
-    `heads`: of each layer; their numbers are a multiple of 32. `kv`: how they are kept: f32, f16, or q8 (8 bits with a
-    float32 scale for each row of a head). They are rounded once, when written, so that results do not depend on what is
+    `heads`: of each layer, as a stack has checked them. `kv`: how they are kept: f32, f16, or q8 (8 bits with a float32
+    scale for each row of a head). They are rounded once, when written, so that results do not depend on what is
     computed together. `states`: of each gated delta net beside these layers. A state cannot be cut, so `crop` says
     where it went.
     """
 
-    _head_divisor = 2 * LANES
-
     def __init__(self, heads: Sequence[Heads], *, kv: str, states: Sequence[StateShape] = ()) -> None:
-        wrong = next((each.dim for each in heads if each.dim % self._head_divisor), None)
-        if wrong is not None:
-            raise KernelError(f"Heads of {wrong} numbers are not computed by the kernels: no multiple of 32.")
         if kv not in KV_FORMATS:
             raise KernelError(f"Keys and values cannot be kept as {kv!r}. There are {', '.join(KV_FORMATS)}.")
         self.heads, self.kv, self.states = tuple(heads), kv, States(states)

@@ -24,8 +24,6 @@ class ReferenceCache(Cache):
     Of 8 bits it holds what they stand for, in float32.
     """
 
-    _head_divisor = 1
-
     def __init__(self, heads: Sequence[Heads], *, kv: str, states: Sequence[StateShape] = ()) -> None:
         super().__init__(heads, kv=kv, states=states)
         self.rows = [np.zeros((0, count, 2, dim), np.float16 if kv == F16 else np.float32) for count, dim in heads]

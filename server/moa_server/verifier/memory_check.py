@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeVar
 
 import structlog
-from moa_kernels import F16, PAGE_ROWS, Q4_1, Q8, Q8_0, KernelError, StateShape, populate
+from moa_kernels import F16, F32, Q4_1, Q8_0, Cache, KernelError, populate
 from moa_shared.errors import ConfigError, InternalError
 from moa_shared.models import ModelFiles, WeightReader
-from moa_shared.models.checkpoints import most_checkpoints
 from moa_shared.models.network.plan import cached_heads, state_shapes
 from moa_shared.models.network.served import unsupported
 from moa_shared.models.storage.tensors import EMBEDDINGS, LAYER_EMBEDDINGS, is_of_expert, map_file
@@ -25,7 +25,8 @@ from moa_shared.sampling.settings import BF16, FLOAT32, INT8
 from rich.filesize import decimal
 
 from moa_server.settings import ServerSettings
-from moa_server.verifier.target import KV_SHARE, KVCache, Rows, Target
+from moa_server.verifier.kernel_target import KernelCache
+from moa_server.verifier.target import KV_SHARE, Rows, Target
 
 if TYPE_CHECKING:
     from moa_shared.drafter.checkpoint import Checkpoint
@@ -74,27 +75,8 @@ def needed_memory(files: ModelFiles, level: str, weights: str = "q8", drafters: 
     return Needed(sum(sizes.values()), idle, drafters)
 
 
-NUMBER_BYTES = {INT8: 2, BF16: 2, FLOAT32: 4}  # of a key or value, on each level, if they are not kept in 8 bits
-
-
 def _computes_nothing(*_: object, **__: object) -> NoReturn:
     raise InternalError("A target without weights was asked to compute.")
-
-
-class SizedCache(KVCache):
-    """A cache that holds nothing. `page_nbytes`: of the keys and values of a page. `states`: of its layers."""
-
-    nbytes = 0
-    _free = reserve = _keep = _read = _computes_nothing
-
-    def __init__(self, page_nbytes: int, states: Sequence[StateShape]) -> None:
-        super().__init__()
-        self._page_nbytes, self._draft_nbytes = page_nbytes, sum(each.draft_nbytes for each in states)
-        self.checkpoint_nbytes = sum(each.nbytes for each in states)
-
-    def most_nbytes(self, rows: int, drafted: int = 0) -> int:
-        states = (1 + most_checkpoints(rows)) * self.checkpoint_nbytes
-        return -(-rows // PAGE_ROWS) * self._page_nbytes + states + drafted * self._draft_nbytes
 
 
 class SizedTarget(Target):
@@ -107,13 +89,12 @@ class SizedTarget(Target):
     ) -> None:
         vocab_size, hidden_size, layers = config["vocab_size"], config["hidden_size"], config["num_hidden_layers"]
         super().__init__(vocab_size, hidden_size, layers, int(config["max_position_embeddings"]), context_length)
-        self.page_nbytes = PAGE_ROWS * sum(
-            2 * count * (dim + 4 if kv == Q8 else dim * NUMBER_BYTES[level]) for count, dim in cached_heads(config)
-        )
-        self.states = state_shapes(config)
+        kept = F32 if level == FLOAT32 else kv
+        self._make_cache = partial(Cache, cached_heads(config), kv=kept, states=state_shapes(config))
 
-    def new_cache(self) -> SizedCache:
-        return SizedCache(self.page_nbytes, self.states)
+    def new_cache(self) -> KernelCache:
+        """One that is asked for sizes alone: it takes no memory until it has rows."""
+        return KernelCache(self._make_cache())
 
     def memory_rows(self, drafter: Checkpoint) -> Callable[[Rows], Rows]:
         return _computes_nothing
@@ -133,7 +114,8 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
         return
     free = free or free_memory()
     target = SizedTarget(files.config, level, settings.context_length or None)
-    least = target.new_cache().most_nbytes(min(LEAST_TOKENS, target.context_length), settings.draft_nodes)
+    cache = target.new_cache()
+    least = cache.most_nbytes(min(LEAST_TOKENS, target.context_length), settings.draft_nodes)
     needed, rows = needed_memory(files, level, settings.weights), settings.kv_bytes or least
     read = needed.weights - needed.idle
     if needed.total + rows <= free.nbytes:
@@ -148,7 +130,7 @@ def require_memory(files: ModelFiles, settings: ServerSettings, level: str, free
         return
     limit = f", under a limit of {decimal(free.limit)}" if free.limit is not None else ""
     whole = f" (of {decimal(needed.weights)}: the experts that one token goes to, and all else)" if needed.idle else ""
-    kept = "keys, values and recurrent states" if target.states else "keys and values"
+    kept = "keys, values and recurrent states" if cache.checkpoint_nbytes else "keys and values"
     hint = "lower --kv-bytes, " if settings.kv_bytes > least else ""
     raise ConfigError(
         f"{files.target_id} needs {decimal(needed.least + rows)} of memory: {decimal(read)} for its weights{whole}, "

@@ -31,6 +31,7 @@ from moa_server.settings import ServerSettings
 from moa_server.verifier.execution_level import Execution
 from moa_server.verifier.memory_check import PROCESS_BYTES, Needed
 from moa_shared.errors import ConfigError, ModelSourceError
+from moa_shared.models.network.plan import state_shapes
 from moa_shared.models.storage.tensors import map_tensors
 from moa_shared.programs.machine import Check, FreeMemory
 from moa_shared.programs.progress import Progress
@@ -92,7 +93,8 @@ def test_recurrent_states_and_their_checkpoints_are_counted(tmp_path: Path, exec
         plan_capacity(replace(settings, execution="bf16"), 0, Progress())
     planned = plan_capacity(settings, 0, Progress())
     plan, state = ServerPlan(settings, Progress()), planned["state_bytes"]
-    assert state == sum(each.nbytes for each in plan.target.states) == 2 * 4 * (4 * 32 * 32 + 3 * 256)
+    states = state_shapes(plan.files.config)
+    assert state == sum(each.nbytes for each in states) == 2 * 4 * (4 * 32 * 32 + 3 * 256)
     text = capacity_text(planned)
     assert (
         "Each holds recurrent states of 38.9 kB, and as much again for each checkpoint of them: up to 2, and one"
@@ -102,8 +104,8 @@ def test_recurrent_states_and_their_checkpoints_are_counted(tmp_path: Path, exec
         check for check in MachineExamination(settings, Progress(), lambda _: None).run() if check.name == "memory"
     ]
     assert f", {decimal(7 * state)} of it for recurrent states and 6 checkpoints of them" in memory.message
-    page = plan.target.page_nbytes
-    nodes = settings.draft_nodes * sum(each.draft_nbytes for each in plan.target.states)
+    page = plan.target.new_cache().page_nbytes
+    nodes = settings.draft_nodes * sum(each.draft_nbytes for each in states)
     pages = -(-(9000 + settings.draft_nodes) // PAGE_ROWS)
     assert planned["sessions"][-1]["bytes_each"] == pages * page + 7 * state + nodes
 
@@ -139,7 +141,7 @@ def test_a_step_reads_weights_and_what_is_remembered(
     plan = ServerPlan(settings, Progress())
     found = estimate_step(plan)
     assert found is not None
-    assert found.nbytes == plan.needed.weights + min(1024, context) // PAGE_ROWS * plan.target.page_nbytes
+    assert found.nbytes == plan.needed.weights + min(1024, context) // PAGE_ROWS * plan.target.new_cache().page_nbytes
     assert found.tokens_per_s == pytest.approx(1e9 / found.nbytes)
     assert estimate_step(ServerPlan(replace(settings, execution="bf16"), Progress())) is None
 

@@ -44,9 +44,9 @@ def test_states_that_do_not_fit_are_refused_before_anything_is_loaded(tmp_path: 
     """There is room for the weights, the program, and all keys and values."""
     files = resolve(str(save_tiny_model(tmp_path / "tiny", HYBRID)), tmp_path / "cache")
     target, settings = SizedTarget(files.config, "int8"), ServerSettings()
-    rows = target.new_cache().most_nbytes(128, settings.draft_nodes)
+    rows = (cache := target.new_cache()).most_nbytes(128, settings.draft_nodes)
     needed = needed_memory(files, "int8").total + rows
-    assert rows > 2 * target.page_nbytes + 3 * target.new_cache().checkpoint_nbytes
+    assert rows > 2 * cache.page_nbytes + 3 * cache.checkpoint_nbytes
     require_memory(files, settings, "int8", FreeMemory(needed))
     with pytest.raises(ConfigError, match=r"kB for keys, values and recurrent states, 150\.0 MB for the program"):
         require_memory(files, settings, "int8", FreeMemory(needed - 1))
