@@ -99,7 +99,7 @@ def test_all_rounds(vectors: Vectors) -> None:
                 same(read[:, :, 1].swapaxes(0, 1), infer[f"r{number}.layer{layer}_values"])
         same(out, layers[2])
         same(decoder.block(cache, block[0], start), infer[f"r{number}.normed_out"][1:])
-        assert cache.length == record["drafter_kv_after_crop"] == state.memory_rows
+        assert cache.length == record["drafter_kv_after_crop"] == len(state._context)
         drafts = draft_chain(state, 7, GREEDY).tokens
         assert list(drafts) == infer[f"r{number}.draft_ids"].tolist()
         same(np.concatenate([*state._blocks.values()]), infer[f"r{number}.logits"])

@@ -241,7 +241,8 @@ def run(reference: Reference, mode: str, draft: Callable[[DraftState], DraftTree
     decoding, compared = Decoding(reference, 0), 0
     for cycle, emitted in enumerate(record["emitted_per_cycle"]):
         newest = decoding.tokens[-1]
-        assert decoding.state.memory_rows == record["cycles"][cycle]["memory_len"]
+        assert decoding.state._memory is not None
+        assert len(decoding.state._memory) == record["cycles"][cycle]["memory_len"]
         tree, accepted = decoding.cycle(draft)
         assert [newest, *tree.tokens] == reference.infer[f"moa.{mode}.cycle{cycle}.verify_ids"].tolist()
         assert decoding.chosen == reference.infer[f"moa.{mode}.cycle{cycle}.target_argmax"].tolist()

@@ -256,8 +256,6 @@ class CompanionState(TextState):
     `columns`: of its logits that are tokens of the target; what follows is padding. `kv`: of `moa_kernels.KV_FORMATS`.
     """
 
-    memory_rows = 0
-
     def __init__(self, network: Network, columns: int, *, kv: str = F16) -> None:
         super().__init__(None, network.new_cache(kv=kv))
         self._network = network

@@ -157,10 +157,6 @@ class AssistantState(BaseState):
         self._above = np.empty(0, np.float32)  # the state that nodes below the newest token read
         self._node_states: list[Rows] = []
 
-    @property
-    def memory_rows(self) -> int:
-        return len(self._memory[0])
-
     def crop(self, length: int) -> None:
         super().crop(length)
         for each in self._memory:

@@ -95,10 +95,6 @@ class BlockState(BaseState):
         self._anchors: list[int] = []  # of each node: the one whose token its block begins with
         self._blocks: dict[int, Rows] = {}  # by that node: logits, [block levels, draft vocab]
 
-    @property
-    def memory_rows(self) -> int:
-        return len(self._context)
-
     def crop(self, length: int) -> None:
         super().crop(length)
         self._context.crop(length)

@@ -69,10 +69,6 @@ class BaselineState(BaseState):
         self._predicted: set[int] = set()  # rows made from the drafter's own output, at the end of the text
         self._node_outputs: list[Rows] = []
 
-    @property
-    def memory_rows(self) -> int:
-        return len(self._features)
-
     def crop(self, length: int) -> None:
         self._features = {position: row for position, row in self._features.items() if position < length}
         super().crop(length)

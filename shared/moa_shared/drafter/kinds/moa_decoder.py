@@ -232,10 +232,6 @@ class DraftState(TextState):
             raise ProtocolError(f"state rows of {self.decoder.config.hidden_size} numbers", f"{rows.shape[-1]}")
         self._reused.add(start, rows)
 
-    @property
-    def memory_rows(self) -> int:
-        return 0 if self._memory is None else len(self._memory)
-
     def begin(self) -> Rows:
         self._begin()
         last, decoder = len(self.tokens) - 1, self.decoder

@@ -102,7 +102,7 @@ def test_a_block_sees_all_rows_that_have_come_and_itself(weights: str, tolerance
     drafter.append_memory(0, ROWS[:20])  # the missing ones; the others are held already
     whole = expected(own, ROWS[:20], list(range(20)), 20, 20)[1:]
     np.testing.assert_allclose(chain_logits(drafter, [3] * 4), whole, rtol=0, atol=tolerance * np.abs(whole).max())
-    assert drafter.memory_rows == 20
+    assert len(drafter._context) == 20
 
 
 def test_a_block_sees_no_row_of_its_first_token_nor_of_later_ones() -> None:
