@@ -7,10 +7,9 @@ position depends on the text, the seed and that position only.
 import math
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,8 +17,7 @@ from moa_client.device.loading import Device, Drafting
 from moa_client.drafting.drafters import MoaDrafter
 from moa_client.drafting.settings import DraftingSettings
 from moa_shared.drafter.checkpoint import shipped_drafter
-from moa_shared.drafter.kinds.moa_decoder import DraftState
-from moa_shared.drafter.kinds.state import DraftNodes
+from moa_shared.drafter.kinds.state import BaseState
 from moa_shared.drafting.growing import CHAIN, GrowthShape
 from moa_shared.models import ModelFiles
 
@@ -64,27 +62,21 @@ class Script:
         return {first: self.acceptance, second: (1 - self.acceptance) * self.second}
 
 
-class OracleDrafter:
+class OracleDrafter(BaseState):
     """A drafter that follows a script; a step is a device's own computation, so it sleeps for the rest of `step_ms`."""
 
-    most_depth = None
-
     def __init__(self, script: Script, step_ms: float = 0.0) -> None:
-        self.script = script
-        self.tokens: list[int] = []
-        self.steps = 0
-        self._step_s = step_ms / 1e3
         near = {(token + beside) % script.vocab_size for token in script.tokens for beside in range(GUESSED)}
         # What its script can guess: to rank a whole vocabulary would take as long as its step (13 ms of Gemma's).
-        self.token_ids = np.array(sorted(near | {0}), np.int64)
-        self._columns = {token: column for column, token in enumerate(self.token_ids.tolist())}
+        token_ids = sorted(near | {0})
+        super().__init__(np.array(token_ids, np.int64))
+        self.script = script
+        self._step_s = step_ms / 1e3
+        self._columns = {token: column for column, token in enumerate(token_ids)}
         self._agreed = 0  # committed tokens that are the script's
-        self._nodes = DraftNodes()
         self._on_text: list[bool] = []  # whether the path of each draft node is the script's
-        self._drafting = False
 
     def extend(self, tokens: Sequence[int]) -> tuple[int, ...] | None:
-        """Appends committed tokens; former numbers of the draft nodes below them, None if the draft is gone."""
         for token in tokens:
             place = len(self.tokens)
             if self._agreed == place < len(self.script.tokens) and self.script.tokens[place] == token:
@@ -96,24 +88,8 @@ class OracleDrafter:
         return kept
 
     def crop(self, length: int) -> None:
-        """Forgets everything from position `length` on."""
-        del self.tokens[length:]
+        super().crop(length)
         self._agreed = min(self._agreed, length)
-        self._nodes.clear()
-        self._on_text, self._drafting = [], False
-
-    def append_memory(self, start: int, rows: Rows) -> None:
-        """Does nothing: the oracle needs nothing of the target."""
-
-    def append_reused_state(self, start: int, rows: Rows) -> None:
-        """Nor does this."""
-
-    def catch_up(self, most: int) -> bool:
-        return True
-
-    @property
-    def next_position(self) -> int:
-        return len(self.tokens)
 
     @property
     def has_left_the_script(self) -> bool:
@@ -121,14 +97,13 @@ class OracleDrafter:
 
     def begin(self) -> Rows:
         """Logits [1, token ids] of the token after the newest committed one."""
-        self._nodes.clear()
-        self._on_text, self._drafting = [], True
+        self._begin()
+        self._drafting = True
         return self._step([(0, not self.has_left_the_script)])
 
     def expand(self, tokens: Sequence[int], parents: Sequence[int]) -> Rows:
         """Logits [nodes, token ids] after each new node."""
-        known = len(self._nodes)
-        self._nodes.add(tokens, parents)
+        known = self._add(tokens, parents)
         for token, parent in zip(tokens, parents, strict=True):
             on_text = self._on_text[parent] if parent >= 0 else not self.has_left_the_script
             position = self.next_position + self._nodes.depths[len(self._on_text)] - 1
@@ -136,13 +111,16 @@ class OracleDrafter:
             self._on_text.append(right)
         return self._step(list(zip(self._nodes.depths, self._on_text, strict=True))[known:])
 
+    def _drop_draft(self) -> None:
+        super()._drop_draft()
+        self._on_text.clear()
+
     def _step(self, rows: Sequence[tuple[int, bool]]) -> Rows:
         ready = time.perf_counter() + self._step_s
-        self.steps += 1
-        logits = np.zeros((len(rows), len(self.token_ids)), dtype=np.float32)
+        logits = np.zeros((len(rows), len(self._columns)), dtype=np.float32)
         for row, (depth, on_text) in enumerate(rows):
             guesses = self.script.guesses(self.next_position + depth, on_text=on_text)
-            other = (1 - sum(guesses.values())) / max(1, len(self.token_ids) - len(guesses))
+            other = (1 - sum(guesses.values())) / max(1, len(self._columns) - len(guesses))
             for token, chance in guesses.items():
                 logits[row, self._columns[token]] = min(_SURE, math.log(chance / other)) if other > 0 else _SURE
         if (left := ready - time.perf_counter()) > 0:
@@ -155,11 +133,10 @@ def with_oracle(device: Device, script: Script, draft_ms: float, *, twice: bool 
 
     `twice`: it guesses twice, and drafts trees.
     """
-    new_state = cast("Callable[[], DraftState]", lambda: OracleDrafter(script, draft_ms))
     shape, planes = GrowthShape(breadth=2) if twice else CHAIN, device.drafting.planes if device.drafting else {}
 
     def new_drafter() -> MoaDrafter:
-        return MoaDrafter(new_state, reads_memory=bool(planes), shape=shape)
+        return MoaDrafter(lambda: OracleDrafter(script, draft_ms), reads_memory=bool(planes), shape=shape)
 
     drafting = Drafting(new_drafter) if device.drafting is None else replace(device.drafting, new_drafter=new_drafter)
     return replace(device, drafting=drafting)
