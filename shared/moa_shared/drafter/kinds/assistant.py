@@ -24,16 +24,7 @@ from moa_shared.drafter.kinds.weights import DRAFT_IDS, Arithmetic, Rows, check_
 from moa_shared.errors import CheckpointError, ModelSourceError, ProtocolError
 from moa_shared.models.network.families import FAMILIES
 from moa_shared.models.network.network import read_layer
-from moa_shared.models.network.plan import (
-    EMBEDDING,
-    LayerPlan,
-    Plan,
-    kv_width,
-    layer_kinds,
-    plan_of,
-    sizes_of,
-    with_defaults,
-)
+from moa_shared.models.network.plan import EMBEDDING, LayerPlan, Plan, kv_width, layers_of, plan_of
 from moa_shared.models.network.served import check_family
 from moa_shared.models.storage.gguf_keys import FULL, SLIDING
 from moa_shared.models.storage.tensors import EMBEDDINGS
@@ -314,11 +305,7 @@ class _Assistant(Kind):
 
 def _attended(config: Mapping[str, Any]) -> dict[str, tuple[int, Heads]]:
     """By kind the last layer that has keys and values, and its heads; first the kind that sees all positions."""
-    family = FAMILIES[str(config["model_type"])]
-    config = with_defaults(config, family)
-    kinds = layer_kinds(config, family)
-    sizes = zip(kinds, sizes_of(config, family, kinds), strict=True)
-    own = [(kind, each.heads) for kind, each in sizes if each.reads_layer is None]
+    own = [(kind, each.heads) for kind, each in layers_of(config) if each.reads_layer is None]
     return {kind: (at, heads) for wanted in (FULL, SLIDING) for at, (kind, heads) in enumerate(own) if kind == wanted}
 
 

@@ -80,28 +80,23 @@ def sizes_of(config: Config, family: Family, kinds: Sequence[str]) -> list[Layer
     return sizes
 
 
-def _sizes_by_layer(config: Config) -> list[LayerSizes]:
+def layers_of(config: Config) -> list[tuple[str, LayerSizes]]:
+    """The kind and the sizes of each layer."""
     family = FAMILIES[str(config.get("model_type") or "llama")]
-    return sizes_of(with_defaults(config, family), family, _kinds_by_layer(config))
-
-
-def _kinds_by_layer(config: Config) -> list[str]:
-    family = FAMILIES[str(config.get("model_type") or "llama")]
-    return layer_kinds(with_defaults(config, family), family)
+    config = with_defaults(config, family)
+    kinds = layer_kinds(config, family)
+    return list(zip(kinds, sizes_of(config, family, kinds), strict=True))
 
 
 def cached_heads(config: Config) -> list[Heads]:
     """The heads of each layer that has keys and values of its own: what a cache of a served model keeps."""
-    kinds = _kinds_by_layer(config)
-    sizes = zip(_sizes_by_layer(config), kinds, strict=True)
-    return [each.heads for each, kind in sizes if each.reads_layer is None and kind != LINEAR]
+    return [each.heads for kind, each in layers_of(config) if each.reads_layer is None and kind != LINEAR]
 
 
 def state_shapes(config: Config) -> list[StateShape]:
     """The state of each layer that has one in place of keys and values."""
-    family = FAMILIES[str(config.get("model_type") or "llama")]
-    count = _kinds_by_layer(config).count(LINEAR)
-    return [state_shape(with_defaults(config, family))] * count if count else []
+    whole = with_defaults(config, FAMILIES[str(config.get("model_type") or "llama")])
+    return [state_shape(whole) for kind, _ in layers_of(config) if kind == LINEAR]
 
 
 def state_shape(config: Config) -> StateShape:
@@ -128,7 +123,7 @@ def unread_tensors(config: Config) -> frozenset[str]:
     family = FAMILIES.get(str(config.get("model_type")))
     if family is None or not family.layers_differ:
         return frozenset()
-    readers = [layer for layer, each in enumerate(_sizes_by_layer(config)) if each.reads_layer is not None]
+    readers = [layer for layer, (_, each) in enumerate(layers_of(config)) if each.reads_layer is not None]
     modules = ("k_proj", "v_proj", "k_norm")
     return frozenset(f"model.layers.{layer}.self_attn.{module}.weight" for layer in readers for module in modules)
 
