@@ -117,5 +117,4 @@ class KernelTarget(Target):
                 raise InternalError("A forward of the kernels was given another backend's cache.")
             segments.append(request.cache.segment(request))
         tokens = [token for request in requests for token in request.tokens]
-        output = self.network.forward(tokens, segments, chosen, layers)
-        return output.logits, output.hidden, output.states
+        return self.network.forward(tokens, segments, chosen, layers)

@@ -162,9 +162,9 @@ class KernelReader(TargetReader):
                 for start in range(0, len(feed), _CHUNK):
                     chunk = feed[start : start + _CHUNK]
                     last = [len(chunk) - 1] if start + len(chunk) == len(feed) else []
-                    output = self._network.forward(chunk, [Segment.chain(cache, len(chunk))], last)
+                    logits, *_ = self._network.forward(chunk, [Segment.chain(cache, len(chunk))], last)
                     cache.length += len(chunk)
-                feed = [_choose([*prompt, *answer], output.logits[:1], chosen_by)]
+                feed = [_choose([*prompt, *answer], logits[:1], chosen_by)]
                 answer += feed
         return answers
 

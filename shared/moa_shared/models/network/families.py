@@ -41,9 +41,11 @@ class Mixture:
 
 @dataclass(frozen=True, slots=True)
 class DeltaNets:
-    """The layers of a family with gated delta nets in place of attention: linear ones, by `layer_types`."""
+    """The layers of a family with gated delta nets in place of attention: linear ones, by `layer_types`.
 
-    norms: Norms = Norms()
+    Their norms are where Llama's layers have them.
+    """
+
     eps: float = 0.0  # of the norm of what is read; 0: the model's
     flips: str = ""  # key of config.json that lets betas reach 2; empty: they reach 1
 

@@ -31,7 +31,7 @@ from moa_kernels import (
     norm,
 )
 
-from moa_shared.models.network.families import FAMILIES, Family
+from moa_shared.models.network.families import FAMILIES, Family, Norms
 from moa_shared.models.network.plan import DeltaNetPlan, LayerPlan, MixturePlan, plan_of
 from moa_shared.models.network.served import unsupported
 from moa_shared.models.storage import tensors
@@ -79,8 +79,8 @@ def read_layer(
     keys_are_values = sizes is not None and sizes.keys_are_values
     if net is None:
         parts.require([each for each in family.needed if has_keys or each != _KEY_NORM])
-    elif family.delta_nets is not None:
-        norms = family.delta_nets.norms
+    else:
+        norms = Norms()
     dense = mixture is None or mixture.beside
     out = parts.linear("self_attn.o_proj" if net is None else "linear_attn.out_proj")
     gate_up = ["mlp.gate_up_proj"] if family.fused else ["mlp.gate_proj", "mlp.up_proj"]
@@ -265,13 +265,6 @@ class LayerEmbeddings:
         return added
 
 
-@dataclass(frozen=True, slots=True)
-class NetworkOutput:
-    logits: Rows  # [rows asked, vocab] float32
-    hidden: Rows  # [rows asked, hidden size] float32, after the final norm
-    states: Mapping[int, Rows]  # [rows, hidden size] float32 entering each layer asked for
-
-
 class Network:
     """A model of a family that is described.
 
@@ -345,15 +338,15 @@ class Network:
         segments: Sequence[Segment],
         logits_for: Sequence[int] | npt.NDArray[np.int64],
         state_layers: Sequence[int] = (),
-    ) -> NetworkOutput:
+    ) -> tuple[Rows, Rows, dict[int, Rows]]:
         """Runs the rows of all segments, whose caches' `length` the caller moves on afterwards.
 
-        `logits_for`: rows whose logits and hidden state are wanted. `state_layers`: also give the rows that enter
-        these; as many as there are layers: what leaves the last.
+        `logits_for`: rows whose logits, [rows, vocab], and hidden state after the final norm are wanted.
+        `state_layers`: also give the rows that enter these; as many as there are layers: what leaves the last.
         """
         x, states = self.hidden(tokens, segments, state_layers)
         hidden = self.normed(x[np.asarray(logits_for, np.int64)])
-        return NetworkOutput(self.logits(hidden), hidden, states)
+        return self.logits(hidden), hidden, states
 
     def hidden(
         self, tokens: Sequence[int], segments: Sequence[Segment], state_layers: Sequence[int] = ()

@@ -157,7 +157,7 @@ def state(columns: int = VOCAB) -> CompanionState:
 def said(tokens: list[int], network: Network = NETWORK) -> Rows:
     """The model's own logits after a text."""
     segment = Segment.chain(network.new_cache(kv=F32), len(tokens))
-    logits: Rows = network.forward(tokens, [segment], [len(tokens) - 1]).logits[0]
+    logits: Rows = network.forward(tokens, [segment], [len(tokens) - 1])[0][0]
     return logits
 
 
