@@ -116,7 +116,7 @@ SILU, GELU_TANH, CLAMPED_SWIGLU = "silu", "gelu_tanh", "clamped_swiglu"
 ACTIVATIONS = (SILU, GELU_TANH, CLAMPED_SWIGLU)  # in the order of their numbers in kernels.h
 _NORMS = ("attention_norm", "mlp_norm", "attention_out_norm", "mlp_out_norm")
 _HEAD_NORMS = ("query_norm", "key_norm", "value_norm")
-_BESIDE_NORMS = ("router", "experts", "experts_out", "mlp_out")
+BESIDE_NORMS = ("router", "experts", "experts_out", "mlp_out")
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,14 +269,14 @@ class Layer:
         shape.check_sizes(self.heads_in(shape), self.inner_in(shape), any_width=not compiled)
         if self.delta_net is not None:
             self._check_delta_net(self.delta_net, compiled=compiled)
-        for name, (linear, outputs, inputs) in self._expected(shape).items():
+        for name, (linear, outputs, inputs) in self.matrices(shape).items():
             if linear.compiled != compiled:
                 raise KernelError(f"{name} and its stack are not both compiled, or both computed in numpy.")
             if (linear.outputs, linear.inputs) != (outputs, inputs):
                 raise KernelError(
                     f"{name} has the shape [{linear.outputs}, {linear.inputs}], expected [{outputs}, {inputs}]."
                 )
-        for name, norm, width in self._vectors(shape):
+        for name, norm, width in self.vectors(shape, all_heads=self.norms_all_heads(shape)):
             if norm is not None and norm.shape != (width,):
                 raise KernelError(f"{name} has the shape {norm.shape}, expected ({width},).")
         if (self.beside is not None) != (self.experts is not None and self.gate_up is not None):
@@ -308,7 +308,8 @@ class Layer:
         if self.output_gate or self.reads_layer is not None or self.attention_embedding_norm is not None:
             raise KernelError("A gated delta net has neither an output gate nor another layer's keys, nor embeddings.")
 
-    def _expected(self, shape: StackShape) -> dict[str, tuple[Linear, int, int]]:
+    def matrices(self, shape: StackShape) -> dict[str, tuple[Linear, int, int]]:
+        """Its matrices by name, and how many outputs and inputs each should have."""
         heads, inner = self.heads_in(shape), self.inner_in(shape)
         queries, keys = shape.heads * heads.dim, heads.number * heads.dim
         own = 0 if shape.reads_memory or self.reads_layer is not None else keys if self.keys_are_values else 2 * keys
@@ -331,15 +332,16 @@ class Layer:
             expected["embedding_out"] = (out, shape.hidden, shape.embedding)
         return expected
 
-    def _vectors(self, shape: StackShape) -> list[tuple[str, Rows | None, int]]:
-        heads, all_heads = self.heads_in(shape), self.norms_all_heads(shape)
+    def vectors(self, shape: StackShape, *, all_heads: bool) -> list[tuple[str, Rows | None, int]]:
+        """Its vectors by name, and how wide each should be; `all_heads`: as `norms_all_heads`."""
+        heads = self.heads_in(shape)
         found: list[tuple[str, Rows | None, int]] = [(name, getattr(self, name), shape.hidden) for name in _NORMS]
         found += [("sinks", self.sinks, shape.heads), ("value_norm", self.value_norm, heads.dim)]
         found.append(("attention_embedding_norm", self.attention_embedding_norm, shape.embedding))
         for name, count in (("query_norm", shape.heads), ("key_norm", heads.number)):
             found.append((name, getattr(self, name), heads.dim * (count if all_heads else 1)))
         if self.beside is not None:
-            found += [(f"{name} norm", getattr(self.beside, name), shape.hidden) for name in _BESIDE_NORMS]
+            found += [(f"{name} norm", getattr(self.beside, name), shape.hidden) for name in BESIDE_NORMS]
         if self.embedding is not None:
             found.append(("embedding_norm", self.embedding.norm, shape.hidden))
         return found
@@ -365,7 +367,7 @@ class Layer:
         own = (CLinear(), CLinear(), None) if embedding is None else (embedding.gate.c, embedding.out.c, embedding.norm)
         return CLayer(
             *(place(getattr(self, name)) for name in (*_NORMS, *_HEAD_NORMS)),
-            *(place(None if self.beside is None else getattr(self.beside, name)) for name in _BESIDE_NORMS),
+            *(place(None if self.beside is None else getattr(self.beside, name)) for name in BESIDE_NORMS),
             *(int(self.norms_all_heads(shape)), self.window, *angles, CHeads(*self.heads_in(shape))),
             *(0 if down is None else down.inputs, 0 if net else cached, writes, int(self.keys_are_values)),
             *(shape.query_scale(self.heads_in(shape).dim), self.out_scale, place(self.sinks)),

@@ -34,6 +34,7 @@ from moa_kernels import (
 )
 from moa_kernels.bindings import LANES
 from moa_kernels.blocks import rounded
+from moa_kernels.transformer.layer import BESIDE_NORMS
 from moa_shared.errors import ConfigError
 from moa_shared.models.network.network import Network
 from moa_shared.models.weights import WeightReader
@@ -182,49 +183,22 @@ def _product_error(weights: WeightReader, name: str) -> float:
 
 def _layer_error(network: Network, index: int) -> float:
     """Of a small layer with random weights, of the same kind as that layer of the network."""
-    rng, like = np.random.default_rng(2), network.stack.layers[index]
-    shape, net = _small(network.stack.shape, like), like.delta_net
-    queries, keys = shape.heads * (2 if like.output_gate else 1), shape.kv_heads * (1 if like.keys_are_values else 2)
-    matrices = {
-        "qkv": ((queries + keys) * shape.head_dim, shape.hidden),
-        "out": (shape.hidden, shape.heads * shape.head_dim),
-        "gate_up": (2 * shape.inner, shape.hidden),
-        "down": (shape.hidden, shape.inner),
-        "embedding_gate": (shape.embedding, shape.hidden),
-        "embedding_out": (shape.hidden, shape.embedding),
-    }
-    if net is not None:
-        net = _small_delta_net(net, rng)
-        width = net.shape.heads * net.shape.value_dim
-        matrices |= {"qkv": (net.shape.channels, shape.hidden), "out": (shape.hidden, width)}
-        matrices |= {"gate": (width, shape.hidden), "decay_beta": (2 * net.shape.heads, shape.hidden)}
-    weights = {
-        name: rng.standard_normal(size, np.float32) / size[1] ** 0.5 for name, size in matrices.items() if all(size)
-    }
+    rng, like, whole = np.random.default_rng(2), network.stack.layers[index], network.stack.shape
+    shape, all_heads, reads_others = _small(whole, like), like.norms_all_heads(whole), like.reads_layer is not None
+    net = None if like.delta_net is None else _small_delta_net(like.delta_net, rng)
+    like = replace(like, window=min(like.window, WINDOW), heads=None, inner=None, reads_layer=None, delta_net=net)
+    matrices = {name: size for name, (_, *size) in like.matrices(shape).items() if name != "router"}
+    matrices |= {"gate_up": [2 * shape.inner, shape.hidden], "down": [shape.hidden, shape.inner]}  # of an expert too
+    weights = {name: rng.standard_normal(size, np.float32) / size[1] ** 0.5 for name, size in matrices.items()}
     biases = {name: rng.standard_normal(len(each), np.float32) for name, each in weights.items()}
-    heads = {"query_norm": shape.heads, "key_norm": shape.kv_heads, "value_norm": shape.kv_heads}
-
-    def random_norm(width: int) -> Rows:
-        return rng.uniform(0.5, 1.5, width).astype(np.float32)
-
-    def norm(name: str) -> Rows | None:
-        own: Rows | None = getattr(like, name)
-        if own is None:
-            return None
-        width = shape.hidden if name not in heads else shape.head_dim
-        if name in heads and len(own) != shape.head_dim:
-            width *= heads[name]
-        return random_norm(width)
-
-    names = ("attention_norm", "mlp_norm", *heads, "attention_out_norm", "mlp_out_norm")
-    norms: dict[str, Any] = {name: norm(name) for name in names}
+    vectors = like.vectors(shape, all_heads=all_heads)
+    norms: dict[str, Any] = {name: _random_norm(rng, width) for name, norm, width in vectors if norm is not None}
+    embedding_norm = norms.pop("embedding_norm", None)
     if like.beside is not None:
-        norms["beside"] = BesideNorms(*(random_norm(shape.hidden) for _ in range(4)))
-    if like.reads_layer is not None:  # of one layer: it has keys and values of its own here
-        norms |= {"key_norm": random_norm(shape.head_dim), "value_norm": np.ones(shape.head_dim, np.float32)}
-    embedding_norm = random_norm(shape.hidden)
+        norms["beside"] = BesideNorms(*(norms.pop(f"{name} norm") for name in BESIDE_NORMS))
+    if reads_others:  # of one layer: it has keys and values of its own here
+        norms |= {"key_norm": _random_norm(rng, shape.head_dim), "value_norm": np.ones(shape.head_dim, np.float32)}
     embeddings = rng.standard_normal((max(COMPARED_ROWS), 1, shape.embedding), np.float32) if shape.embedding else None
-    sinks = None if like.sinks is None else rng.standard_normal(shape.heads, np.float32)
     router = rng.standard_normal((8, shape.hidden), np.float32)  # at most; to no result it matters which a row has
     gate = rng.standard_normal(shape.hidden, np.float32) / np.float32(shape.hidden**0.5)  # of a shared expert
     rows = rng.standard_normal((max(COMPARED_ROWS), shape.hidden), np.float32)
@@ -250,14 +224,17 @@ def _layer_error(network: Network, index: int) -> float:
             changes["experts"] = Experts(scores, chosen, lambda number: pair, **how)
             if like.beside is None:
                 changes |= {"gate_up": None, "down": None}
-        norms["reads_layer"] = None
-        layer = replace(like, **changes, **norms, sinks=sinks, window=min(like.window, WINDOW), heads=None, inner=None)
+        layer = replace(like, **changes, **norms)
         stack = Stack(shape, [layer], network.stack.rotaries, reference=reference)
         segment = Segment.chain(stack.new_cache(kv=F32 if reference else F16), len(rows))
         out, _ = stack.run(rows, [segment], embeddings=embeddings)
         return out - rows * np.float32(like.out_scale)
 
     return _error(added(reference=False), added(reference=True))
+
+
+def _random_norm(rng: np.random.Generator, width: int) -> Rows:
+    return rng.uniform(0.5, 1.5, width).astype(np.float32)
 
 
 def _small_delta_net(net: DeltaNet, rng: np.random.Generator) -> DeltaNet:
@@ -270,7 +247,7 @@ def _small_delta_net(net: DeltaNet, rng: np.random.Generator) -> DeltaNet:
         convolution=rng.standard_normal((shape.channels, shape.taps), np.float32),
         decay_rate=rng.uniform(0.1, 2.0, shape.heads).astype(np.float32),
         time_bias=rng.standard_normal(shape.heads, np.float32),
-        norm=rng.uniform(0.5, 1.5, shape.value_dim).astype(np.float32),
+        norm=_random_norm(rng, shape.value_dim),
     )
 
 
