@@ -137,11 +137,8 @@ class Cache:
         return self.length
 
     def snapshot(self) -> Snapshot:
-        """A copy of the states, which have taken in all rows; held until `forget`, or a crop to before it."""
+        """A copy of the states, which have taken in all rows; held until they forget it, or a crop to before it."""
         return self.states.snapshot(self.length)
-
-    def forget(self, snapshot: Snapshot) -> None:
-        self.states.forget(snapshot)
 
     def write(self, layer: int, keys: Rows, values: Rows) -> None:
         """Writes rows of one layer behind the rows held. They count as held once `length` says so.

@@ -35,4 +35,4 @@ def leave_checkpoint(cache: Cache) -> None:
     kept = kept_checkpoints([each.rows for each in held])
     for each in held:
         if each.rows not in kept:
-            cache.forget(each)
+            cache.states.forget(each)

@@ -178,7 +178,7 @@ def test_a_cut_goes_to_the_newest_place_that_exists(one: Stack) -> None:
     assert (cache.states.snapshots, second.holders) == ([first], 0)
     run(one, cache, rows[PAGE_ROWS : 2 * PAGE_ROWS])
     assert state_of(cache) == expected
-    cache.forget(first)
+    cache.states.forget(first)
     assert cache.crop(2 * PAGE_ROWS - 1) == 0
     run(one, cache, rows[:PAGE_ROWS])
     run(one, cache, rows[PAGE_ROWS : 2 * PAGE_ROWS])
