@@ -149,8 +149,7 @@ SHORT = [5, 17, 42]
 def mean_state(target: Target, tokens: list[int]) -> npt.NDArray[np.float64]:
     """Of length 1."""
     output = target.forward(target.new_cache(), tokens, None, (), target.layer_count)
-    assert output.state is not None
-    mean: npt.NDArray[np.float64] = target.normed(output.state).mean(axis=0, dtype=np.float64)
+    mean: npt.NDArray[np.float64] = target.normed(output.states[target.layer_count]).mean(axis=0, dtype=np.float64)
     return np.asarray(mean / np.linalg.norm(mean))
 
 

@@ -145,9 +145,9 @@ async def _compare_a_conversation(
     checkpoint = load_checkpoint(files / "drafter")
     source = memory_source(checkpoint, alone)
     assert source is not None
+    assert source.state_layer is not None
     cache = alone.new_cache()
-    states = alone.forward(cache, peer.tokens[:stop], want_state_layer=source.state_layer).state
-    assert states is not None
+    states = alone.forward(cache, peer.tokens[:stop], want_state_layer=source.state_layer).states[source.state_layer]
     for plane, rows in ((pb.PLANE_MEMORY, source.encode(cache.lsa_input(0, stop))), (pb.PLANE_REUSED_STATE, states)):
         held = await peer.rows(stop, plane)
         sent = np.stack([row_of(held[position], position, rows.shape[1]) for position in range(stop)])

@@ -202,9 +202,9 @@ class Decoding:
         self.state_layer = self.target.layer_count - reused_layers if reused_layers else None
         self.tokens: list[int] = reference.infer["prompt_ids"].tolist()
         self.chosen: list[int] = []
-        output = self.target.prefill(self.cache, self.tokens, self.state_layer)
+        output = self.target.forward(self.cache, self.tokens, want_state_layer=self.state_layer)
         self.calls = 1
-        self._remember(0, output.state)
+        self._remember(0, None if self.state_layer is None else output.states[self.state_layer])
         self._commit([int(output.logits[-1].argmax())], len(self.tokens))
 
     def _commit(self, new: list[int], old: int) -> None:
@@ -230,7 +230,7 @@ class Decoding:
         path, bonus = longest_path(tree, self.chosen[0], self.chosen[1:])
         rows = [0, *(node + 1 for node in path)]
         self.cache.keep(rows)
-        self._remember(root, output.state[rows] if output.state is not None else None)
+        self._remember(root, output.states[self.state_layer][rows] if self.state_layer is not None else None)
         self._commit([*(tree.tokens[node] for node in path), bonus], len(self.tokens))
         return tree, len(path)
 

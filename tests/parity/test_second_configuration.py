@@ -162,7 +162,7 @@ def test_drafting_equals_the_naive_computation(reused_layers: int) -> None:
     target = TorchTarget(make_target())
     cache = target.new_cache()
     layer = 5 - reused_layers if reused_layers else None
-    output = target.prefill(cache, PROMPT, layer)
+    output = target.forward(cache, PROMPT, want_state_layer=layer)
     kv = torch.from_numpy(cache.lsa_input(0, len(PROMPT)))
     encoder = encoder_of(checkpoint, torch.float32)
     rows = [naive.memory(row) for row in kv.double().numpy()]
@@ -174,8 +174,8 @@ def test_drafting_equals_the_naive_computation(reused_layers: int) -> None:
     state.extend([*PROMPT, newest])
     np.testing.assert_allclose(checkpoint.rows("float32")(kv.numpy()), encoder.encode(kv), rtol=0, atol=1e-4)
     state.append_memory(0, encoder.encode(kv).numpy())
-    if output.state is not None:
-        state.append_reused_state(0, output.state)
+    if layer is not None:
+        state.append_reused_state(0, output.states[layer])
     chain = draft_chain(state, 4, Sampling())
     logits = [state.begin()]
     for step, token in enumerate(chain.tokens):

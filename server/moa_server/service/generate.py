@@ -12,14 +12,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 from moa.v1 import moa_pb2 as pb
-from moa_shared.errors import (
-    AuthenticationError,
-    ConfigError,
-    ContextLengthError,
-    InternalError,
-    MoaError,
-    RateLimitError,
-)
+from moa_shared.errors import AuthenticationError, ConfigError, ContextLengthError, MoaError, RateLimitError
 from moa_shared.models.files import Pooling
 from moa_shared.protocol.messages import AnswerSettings, Ask, Finish, Verdict
 from moa_shared.protocol.protobuf_messages import chances_to_proto, settings_from_proto
@@ -60,10 +53,8 @@ async def _read(services: Services, live: LiveSession, tokens: Sequence[int]) ->
     is_mean = services.served.pooling.kind is Pooling.MEAN
 
     def states_of(part: Sequence[int]) -> Vector:
-        output = target.forward(live.tensors.cache, part, None, (), target.layer_count)
-        if output.state is None:
-            raise InternalError("A forward gave no states.")
-        summed: Vector = target.normed(output.state if is_mean else output.state[-1:]).sum(axis=0, dtype=np.float64)
+        states = target.forward(live.tensors.cache, part, None, (), target.layer_count).states[target.layer_count]
+        summed: Vector = target.normed(states if is_mean else states[-1:]).sum(axis=0, dtype=np.float64)
         return summed
 
     total: Vector = np.zeros(1)

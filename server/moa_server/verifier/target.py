@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -150,12 +150,7 @@ class TargetOutput:
 
     logits: Rows  # [rows asked, vocab]
     hidden: Rows  # [rows asked, hidden_size] after the final norm
-    states: Mapping[int, Rows] = field(default_factory=dict)  # [tokens, hidden_size] entering each layer asked for
-
-    @property
-    def state(self) -> Rows | None:
-        """The state, where one layer's was asked for."""
-        return next(iter(self.states.values()), None)
+    states: Mapping[int, Rows]  # [tokens, hidden_size] entering each layer asked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,22 +251,12 @@ class Target(ABC):
         layers = () if want_state_layer is None else (want_state_layer,)
         return self.forward_all([Request(cache, tokens, parents, wanted, layers)])[0]
 
-    def prefill(
-        self,
-        cache: KVCache,
-        tokens: Sequence[int],
-        want_state_layer: int | None = None,
-        chunk_tokens: int = PREFILL_CHUNK_TOKENS,
-    ) -> TargetOutput:
-        """Runs a long chain in chunks; logits and hidden state of the last token only, state of all."""
+    def prefill(self, cache: KVCache, tokens: Sequence[int]) -> None:
+        """Reads a long chain in chunks."""
         self._check(Request(cache, tokens))
         cache.reserve(cache.length + len(tokens))
-        *earlier, last = (tokens[start : start + chunk_tokens] for start in range(0, len(tokens), chunk_tokens))
-        outputs = [self.forward(cache, chunk, None, (), want_state_layer) for chunk in earlier]
-        outputs.append(self.forward(cache, last, None, (len(last) - 1,), want_state_layer))
-        states = [output.state for output in outputs if output.state is not None]
-        whole = {} if want_state_layer is None else {want_state_layer: np.concatenate(states)}
-        return replace(outputs[-1], states=whole)
+        for start in range(0, len(tokens), PREFILL_CHUNK_TOKENS):
+            self.forward(cache, tokens[start : start + PREFILL_CHUNK_TOKENS], None, ())
 
     def _check(self, request: Request) -> Sequence[int]:
         tokens, parents = request.tokens, request.parents

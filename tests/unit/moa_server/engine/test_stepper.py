@@ -191,8 +191,7 @@ def test_rows_that_a_forward_makes_are_kept_along_the_path(target: Target, plane
     held = tensors(stepper)
     verify(stepper, held, plan(0, PROMPT, DraftTree(((a + 1) % VOCAB, a, b), (-1, -1, 1))))
     output = target.forward(target.new_cache(), [*PROMPT, a, b], want_state_layer=1)
-    expected = output.state if plane is Plane.REUSED_STATE else output.hidden
-    assert expected is not None
+    expected = output.states[1] if plane is Plane.REUSED_STATE else output.hidden
     np.testing.assert_allclose(held.planes[plane].read(0, len(PROMPT) + 2), expected, atol=0.03)
 
 

@@ -58,15 +58,13 @@ def test_a_chain_in_parts_and_its_states_equal_transformers_own_forward(
         states = model(torch.tensor([PREFIX + TREE_TOKENS]), output_hidden_states=True).hidden_states
     for layer, chunk in zip(range(target.layer_count), (3, 100, 1), strict=False):
         cache = target.new_cache()
-        first = target.prefill(cache, PREFIX, layer, chunk)
-        second = target.forward(cache, TREE_TOKENS, want_state_layer=layer)
-        assert first.state is not None
-        assert second.state is not None
-        np.testing.assert_allclose(np.concatenate([first.state, second.state]), states[layer][0], **CLOSE)
-        np.testing.assert_allclose(np.concatenate([first.logits, second.logits]), expected[6:], **CLOSE)
-        np.testing.assert_allclose(np.concatenate([first.hidden, second.hidden]), hidden[6:], **CLOSE)
+        chunks = [PREFIX[start : start + chunk] for start in range(0, len(PREFIX), chunk)]
+        parts = [target.forward(cache, tokens, want_state_layer=layer) for tokens in (*chunks, TREE_TOKENS)]
+        np.testing.assert_allclose(np.concatenate([part.states[layer] for part in parts]), states[layer][0], **CLOSE)
+        np.testing.assert_allclose(np.concatenate([part.logits for part in parts]), expected, **CLOSE)
+        np.testing.assert_allclose(np.concatenate([part.hidden for part in parts]), hidden, **CLOSE)
         assert cache.length == len(PREFIX) + len(TREE_TOKENS)
-    assert target.forward(target.new_cache(), PREFIX).state is None
+    assert not target.forward(target.new_cache(), PREFIX).states
 
 
 def test_logits_only_of_the_rows_asked_for(make_target: TargetFactory) -> None:
@@ -171,5 +169,4 @@ def assert_unharmed(target: Target, caches: list[KVCache]) -> None:
 def test_the_final_norm_is_the_one_before_the_head(make_target: TargetFactory, family: str) -> None:
     target = make_target(family)
     output = target.forward(target.new_cache(), PREFIX, want_state_layer=target.layer_count)
-    assert output.state is not None
-    np.testing.assert_allclose(target.normed(output.state), output.hidden, **CLOSE)
+    np.testing.assert_allclose(target.normed(output.states[target.layer_count]), output.hidden, **CLOSE)

@@ -212,8 +212,7 @@ def test_hidden_states_and_the_encoders_input(target: Target, shared_dir: Path, 
     for layer, name in ((3, "target_hidden_minus2"), (1, "target_hidden_minus4")):
         cache = target.new_cache()
         output = target.forward(cache, tokens, want_state_layer=layer)
-        assert output.state is not None
-        np.testing.assert_allclose(output.state, train[name][row][:real], **CLOSE_PARITY)
+        np.testing.assert_allclose(output.states[layer], train[name][row][:real], **CLOSE_PARITY)
         np.testing.assert_allclose(output.hidden, train["target_last_hidden"][row][:real], **CLOSE_PARITY)
         every4 = range(0, real, 4)
         expected = train["target_logits_every4"][row][: len(every4)]

@@ -61,15 +61,15 @@ def verify(
     assert rows is not None
     layer = 4 - subject.reader.reused_layers if subject.reader.reused_layers else None
     ids, counts = list(PROMPT), Acceptance()
-    first = target.prefill(cache, ids, layer)
-    states = [first.state]
+    first = target.forward(cache, ids, want_state_layer=layer)
+    states = [*first.states.values()]
     ids += select(first.logits[-1:], [len(ids)], sampling)
     while len(ids) < len(PROMPT) + tokens:
         drafter, newest = subject._new_state(), len(ids) - 1
         drafter.extend(ids)
         drafter.append_memory(0, rows(cache.lsa_input(0, newest)))
         if layer is not None:
-            drafter.append_reused_state(0, np.concatenate([state for state in states if state is not None]))
+            drafter.append_reused_state(0, np.concatenate(states))
         if shape.tree is None:
             tree: DraftTree = draft_chain(drafter, min(shape.nodes, len(PROMPT) + tokens - len(ids)), sampling)
         else:
@@ -81,7 +81,7 @@ def verify(
         path = path[: len(PROMPT) + tokens - len(ids)]  # what lies behind the text was not written
         kept = [0, *(node + 1 for node in path)]
         cache.keep(kept)
-        states.append(None if out.state is None else out.state[kept])
+        states += [state[kept] for state in out.states.values()]
         counts.add(len(path))
         ids += [*(tree.tokens[node] for node in path), bonus]
     return ids[len(PROMPT) :], counts
