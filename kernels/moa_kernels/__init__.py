@@ -3,7 +3,7 @@
 from moa_kernels.bindings import F16, F32, FORMATS, GROUP, KV_FORMATS, PAGE_ROWS, Q4_1, Q8, Q8_0, KernelError
 from moa_kernels.blocks import QuantisedMatrix, in_four_bits, quantised
 from moa_kernels.library import explain, guard, populate, set_threads, threads, variant_name
-from moa_kernels.linear import Linear, cap, norm, peak
+from moa_kernels.linear import Linear, cap, norm
 from moa_kernels.rotary import Rotary
 from moa_kernels.tiles import PLAIN, Tiles, pack, tile_bytes, tile_count
 from moa_kernels.transformer.cache import Cache, Heads
@@ -60,7 +60,6 @@ __all__ = [
     "in_four_bits",
     "norm",
     "pack",
-    "peak",
     "populate",
     "quantised",
     "set_threads",

@@ -164,7 +164,6 @@ SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
         [ct.POINTER(CStack), _INT, *[_POINTER] * 6, _INT, ct.POINTER(CSegment), _INT, *[_POINTER] * 2, _INT],
     ),
     "moa_linear": (_INT, [ct.POINTER(CLinear), _INT, _POINTER, _POINTER, _INT]),
-    "moa_peak": (ct.c_int64, [ct.c_int64]),
     "moa_norm": (None, [_INT, _INT, ct.c_float, _POINTER, _POINTER, _POINTER]),
     "moa_cap": (None, [ct.c_int64, ct.c_float, _POINTER]),
     "moa_tile_bytes": (ct.c_int64, [_INT, _INT]),

@@ -73,14 +73,6 @@ class Linear:
         return out
 
 
-def peak(rounds: int) -> int:
-    """Multiplies and adds 8-bit integers for so many rounds, on registers alone; how many products that were."""
-    loaded = library()
-    if loaded is None:
-        raise KernelError("The peak of the kernels was asked for without kernels.")
-    return int(loaded.moa_peak(rounds))
-
-
 def norm(rows: Rows, weight: Rows, eps: float) -> Rows:
     loaded = library()
     if loaded is None:

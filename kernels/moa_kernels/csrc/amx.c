@@ -156,32 +156,7 @@ int amx_tiles(const product_t *p, const tile_range_t *range) {
     if (p->rows >= AMX_LEAST_ROWS) switch (range->part->kind) { AMX_KINDS(AMX_TILES_OF) }
     return 0;
 }
-
-// Two tile registers of activations by two of weights, into four of sums.
-int64_t amx_peak(int64_t rounds) {
-    _Alignas(64) static const int8_t codes[1024];
-    tile_config_t config = {.palette = 1};
-    for (int i = 0; i < 8; i++) config.rows[i] = 16, config.row_bytes[i] = 64;
-    configure_tiles(&config);
-    _tile_loadd(0, codes, 64);
-    _tile_loadd(1, codes, 64);
-    _tile_loadd(2, codes, 64);
-    _tile_loadd(3, codes, 64);
-    _tile_zero(4);
-    _tile_zero(5);
-    _tile_zero(6);
-    _tile_zero(7);
-    for (int64_t i = 0; i < rounds; i++) {
-        _tile_dpbssd(4, 0, 2);
-        _tile_dpbssd(5, 0, 3);
-        _tile_dpbssd(6, 1, 2);
-        _tile_dpbssd(7, 1, 3);
-    }
-    _tile_release();
-    return rounds * 4 * 16 * 16 * 64;
-}
 #else
 const int has_amx = 0;
 int amx_tiles(const product_t *p, const tile_range_t *range) { return (void)p, (void)range, 0; }
-int64_t amx_peak(int64_t rounds) { return (void)rounds, 0; }
 #endif

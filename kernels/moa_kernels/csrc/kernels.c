@@ -140,8 +140,6 @@ int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, i
     return MOA_OK;
 }
 
-int64_t moa_peak(int64_t rounds) { return has_amx ? amx_peak(rounds) : product_peak(rounds); }
-
 void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y) {
     for (int row = 0; row < rows; row++)
         norm_row(width, eps, weight, x + (size_t)row * width, y + (size_t)row * width);

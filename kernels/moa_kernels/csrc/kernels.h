@@ -144,8 +144,6 @@ MOA_EXPORT int moa_run(const moa_stack_t *stack, int rows, float *x, const float
                        int segments, const moa_segment_t *segment, int states, const int32_t *state_layers,
                        float *state, int threads);
 MOA_EXPORT int moa_linear(const moa_linear_t *linear, int rows, const float *x, float *y, int threads);
-// Multiplies and adds for so many rounds, on registers alone; returns how many products of 8-bit integers that were.
-MOA_EXPORT int64_t moa_peak(int64_t rounds);
 MOA_EXPORT void moa_norm(int rows, int width, float eps, const float *weight, const float *x, float *y);
 // x becomes cap tanh(x / cap).
 MOA_EXPORT void moa_cap(int64_t count, float cap, float *x);

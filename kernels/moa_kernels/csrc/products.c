@@ -1,6 +1,5 @@
 // Products by vector instructions.
 #include "groups.h"
-#include "peak.h"
 
 #define PREFETCH_FAR 8192      // into the second cache, which has room for more lines that are under way
 #define PREFETCH_NEAR 1024     // from there into the first
@@ -125,5 +124,3 @@ void product_tiles(const product_t *p, const tile_range_t *range) {
         return;
     switch (range->part->kind) { EACH_KIND(TILES_OF) TILES_OF(MOA_FLOAT32) }
 }
-
-int64_t product_peak(int64_t rounds) { return peak_products(rounds); }

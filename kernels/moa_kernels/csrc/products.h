@@ -28,9 +28,7 @@ typedef struct {
 } tile_range_t;
 
 void product_tiles(const product_t *product, const tile_range_t *range);
-int64_t product_peak(int64_t rounds);
 
 extern const int has_amx;  // of the library; else the others do nothing
 // Returns whether it has done all, because tile registers are faster.
 int amx_tiles(const product_t *product, const tile_range_t *range);
-int64_t amx_peak(int64_t rounds);
