@@ -1,6 +1,6 @@
 """Kernels for language models on CPUs: 4- and 8-bit weights, integer products, rows that are exact in any batch."""
 
-from moa_kernels.bindings import F16, F32, FORMATS, GROUP, KV_FORMATS, PAGE_ROWS, Q4_1, Q8, Q8_0, KernelError
+from moa_kernels.bindings import F16, F32, FORMATS, GROUP, KV_FORMATS, PAGE_ROWS, Q4_1, Q8_0, KernelError
 from moa_kernels.blocks import QuantisedMatrix, in_four_bits, quantised
 from moa_kernels.library import explain, guard, populate, set_threads, threads, variant_name
 from moa_kernels.linear import Linear, cap, norm
@@ -33,7 +33,6 @@ __all__ = [
     "PAGE_ROWS",
     "PLAIN",
     "Q4_1",
-    "Q8",
     "Q8_0",
     "BesideNorms",
     "Cache",

@@ -253,7 +253,7 @@ def _constraint(
                 model.tokenizer.special_tokens,
                 is_parallel=offer.is_parallel,
                 reasoning=reasoning,
-                otherwise=None if form is None or offer.is_forced else _schema(form),
+                otherwise=None if form is None or offer.is_forced else json.loads(form.text or '{"type": "object"}'),
             )
     elif form is not None:
         if reasoning is None or (form.kind is ConstraintKind.LARK and not reasoning.is_open):
@@ -265,11 +265,6 @@ def _constraint(
     else:
         return None
     return Constraint(ConstraintKind.LARK, grammar)
-
-
-def _schema(form: Constraint) -> dict[str, Any]:
-    schema: dict[str, Any] = json.loads(form.text) if form.text else {"type": "object"}
-    return schema
 
 
 def schema_form(schema: Mapping[str, Any]) -> Constraint:

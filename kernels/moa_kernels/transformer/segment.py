@@ -69,11 +69,12 @@ class Segment:
         `writes`: whether the rows themselves come into the cache.
         """
         rows, slots = self.rows, self.first_slot + (self.rows if writes else 0)
+        arrays = self.positions, self.seen, self.tail_start, self.tail
         fits = (
             0 <= self.first_slot <= self.cache.length
             and len(self.seen) == rows
             and len(self.tail_start) == rows + 1
-            and all(each.dtype == np.int32 and each.flags.c_contiguous for each in self._arrays)
+            and all(each.dtype == np.int32 and each.flags.c_contiguous for each in arrays)
         )
         if not rows:
             fits = fits and not len(self.tail)
@@ -117,10 +118,6 @@ class Segment:
         firsts = starts[1:-1]
         rises[firsts[(firsts > 0) & (firsts < len(tail))] - 1] = True
         return bool(rises.all()) and bool((tail >= np.repeat(self.seen, counts)).all()) and int(tail.max()) < slots
-
-    @property
-    def _arrays(self) -> tuple[Numbers, ...]:
-        return self.positions, self.seen, self.tail_start, self.tail
 
     @classmethod
     def chain(

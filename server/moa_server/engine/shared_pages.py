@@ -46,7 +46,7 @@ class SharedPages:
     # ------------------------------------------------------------ on the event loop
 
     def page_nbytes(self, live: LiveSession) -> int:
-        return _page_nbytes(live) + sum(self._states(live).values()) if self.index.page_tokens else 0
+        return _cache(live.tensors).page_nbytes + sum(self._states(live).values()) if self.index.page_tokens else 0
 
     def cached_tokens(self, caller: Caller, prefix_hashes: Sequence[int]) -> int:
         """How much of a text a new session of this caller would take over, of what it may share.
@@ -103,9 +103,10 @@ class SharedPages:
         if held and held[0].owner != owner:
             return  # the conversation has moved to another client, who owns none of what it shares
         first, text = len(held), live.session.tokens[:cached]
-        nbytes, checkpoints = live.tensors.cache.checkpoint_nbytes, live.session.states.checkpoints
+        cache, checkpoints = _cache(live.tensors), live.session.states.checkpoints
+        nbytes = cache.checkpoint_nbytes
         pages = self.index.extend(
-            live, owner, text, _page_nbytes(live), self._states(live), (checkpoints, nbytes) if nbytes else None
+            live, owner, text, cache.page_nbytes, self._states(live), (checkpoints, nbytes) if nbytes else None
         )
         thinned = self.index.drop_checkpoints(live, checkpoints) if nbytes else ()
 
@@ -159,10 +160,6 @@ class SharedPages:
             return {}
         made = {plane: width for plane, width in live.drafting.widths.items() if source.layers_of(plane)}
         return {(source, plane): most_nbytes(width, size) for plane, width in made.items()}
-
-
-def _page_nbytes(live: LiveSession) -> int:
-    return _cache(live.tensors).page_nbytes
 
 
 # ---------------------------------------------------------------- on the inference thread

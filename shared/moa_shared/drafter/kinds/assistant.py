@@ -67,7 +67,7 @@ class AssistantDecoder:
         self.arithmetic = arithmetic = Arithmetic.of(half.weights, (config.hidden_size, config.state_width, *sizes))
         linear, shape = arithmetic.linear, replace(plan.shape, reads_memory=True)
         self._scale = np.sqrt(np.float32(config.state_width))
-        self._pre, self._post = linear([own.array(PRE)]), linear([own.array(POST)])
+        self._pre, self.next_states = linear([own.array(PRE)]), linear([own.array(POST)])  # of what a step gives
         layers = [
             read_layer(own, f"layers.{number}", linear, reads_memory=True, family=plan.family, plan=_widened(each))
             for number, each in enumerate(plan.layers)
@@ -96,9 +96,6 @@ class AssistantDecoder:
             first = max(0, position - self._window) if place else 0
             x, _ = stack.run(x, [_seen_by_all(caches[place], len(tokens), position, first, stack)])
         return self.arithmetic.norm(x, self._norm, self._eps)
-
-    def next_states(self, features: Rows) -> Rows:
-        return self._post(features)
 
     def logits(self, features: Rows) -> Rows:
         """Of all tokens; those of clusters that are not looked at have just less than the least of the others."""

@@ -43,7 +43,7 @@ class BlockDecoder(OwnLayers):
         if config.markov_rank:
             self._before = own.array(MARKOV_IN)
             self._after = Arithmetic.of(half.weights, (config.markov_rank,)).linear([own.array(MARKOV_OUT)])
-        self._head = (half.parts or TargetParts(self._target)).head(self.draft_ids, self.arithmetic)
+        self.logits = (half.parts or TargetParts(self._target)).head(self.draft_ids, self.arithmetic)
 
     def remember(self, cache: Cache, rows: Rows, positions: npt.NDArray[np.int32]) -> None:
         """Appends context rows, [rows, hidden size], to those that blocks see; keys are rotated here."""
@@ -77,9 +77,6 @@ class BlockDecoder(OwnLayers):
         config = self.config
         out, _ = self.stack.run(self.inputs(token), [self.segment(cache, position, unseen)])
         return self.normed(out[config.block_size - config.block_levels :], self._norm)
-
-    def logits(self, features: Rows) -> Rows:
-        return self._head(features)
 
     def corrected(self, logits: Rows, tokens: Sequence[int]) -> Rows:
         """Logits, [rows, draft vocab], with what the tokens before them add (DSpark)."""
