@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 import torch
 from moa_server.verifier.torch_target import TorchTarget
-from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafter.kinds import DrafterConfig
 from moa_shared.drafter.kinds.moa_decoder import DraftDecoder
 from moa_shared.drafter.kinds.weights import ArrayWeights
+from moa_shared.models.storage.tensors import map_tensors
 from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -51,7 +52,11 @@ class Reference:
         )
 
     def checkpoint(self, reused_layers: int) -> Checkpoint:
-        return load_checkpoint(self.folder / f"a_moa_n{reused_layers}.safetensors", self.config(reused_layers))
+        return self.authors(f"a_moa_n{reused_layers}.safetensors", self.config(reused_layers))
+
+    def authors(self, name: str, config: DrafterConfig) -> Checkpoint:
+        """A checkpoint of theirs, which does not contain its configuration."""
+        return Checkpoint(config, ArrayWeights(map_tensors(self.folder / name)), "")
 
     def model(self) -> LlamaForCausalLM:
         values = {key: value for key, value in self.manifest["llama_config"].items() if key != "torch_dtype"}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from moa_kernels import Cache, Segment
-from moa_shared.drafter.checkpoint import Checkpoint, load_checkpoint
+from moa_shared.drafter.checkpoint import Checkpoint
 from moa_shared.drafter.kinds.eagle import BaselineState
 from moa_shared.drafting.drafts import Drafter, draft_chain
 from moa_shared.sampling.settings import Sampling
@@ -29,7 +29,7 @@ def eagle(reference: Reference) -> Checkpoint:
         sa_kv_heads=llama["num_key_value_heads"],
         sa_mlp=llama["intermediate_size"],
     )
-    return load_checkpoint(reference.folder / "a_eagle.safetensors", config)
+    return reference.authors("a_eagle.safetensors", config)
 
 
 def training_form(reference: Reference) -> tuple[TrainingBaseline, Activations, torch.Tensor]:

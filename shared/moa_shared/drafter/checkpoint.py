@@ -103,11 +103,8 @@ def _computed(make: Callable[[], Made]) -> Made:
         raise ModelSourceError(f"No drafts can be computed with these weights. {error}") from error
 
 
-def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoint:
-    """Reads a checkpoint, with the server's half where that is next to it; tensors are mapped, and widened on request.
-
-    `config`: for a file without our metadata (the authors' own).
-    """
+def load_checkpoint(path: Path) -> Checkpoint:
+    """Reads a checkpoint, with the server's half where that is next to it; tensors are mapped, and widened as asked."""
     if not path.is_file():
         raise NotFoundError(f"There is no drafter checkpoint {path}.", hint="Check the path given with --drafter.")
     try:
@@ -117,11 +114,10 @@ def load_checkpoint(path: Path, config: DrafterConfig | None = None) -> Checkpoi
     except (ModelSourceError, ValueError) as error:
         what = f"is corrupt or truncated ({error.__cause__ or error})"
         raise CheckpointError(f"The drafter checkpoint {path} {what}.") from None
-    if config is None:
-        if CONFIG_KEY not in metadata:
-            hint = "Put the config.json that was published with it next to it."
-            raise CheckpointError(f"The drafter checkpoint {path} does not contain its configuration.", hint=hint)
-        config = DrafterConfig.from_json(metadata[CONFIG_KEY])
+    if CONFIG_KEY not in metadata:
+        hint = "Put the config.json that was published with it next to it."
+        raise CheckpointError(f"The drafter checkpoint {path} does not contain its configuration.", hint=hint)
+    config = DrafterConfig.from_json(metadata[CONFIG_KEY])
     _check(path, config, tensors, absent=config.traits.server_tensors if server_half is None else ())
     return Checkpoint(config, tensors, _sha256_of(path))
 
