@@ -237,7 +237,7 @@ class ReferenceStack:
         return out
 
     def _mlp(self, layer: Layer, x: Rows) -> Rows:
-        normed = x if layer.mlp_norm is None else norm(x, layer.mlp_norm, self.shape.eps)
+        normed = self._normed(x, layer.mlp_norm)
         out = np.zeros_like(x)
         if layer.gate_up is not None:
             gate_up, down = layer.mlp
@@ -249,9 +249,7 @@ class ReferenceStack:
             out = norm(out, norms.mlp_out, self.shape.eps) + norm(given, norms.experts_out, self.shape.eps)
         elif layer.experts is not None:
             out = self._mixed(layer.experts, normed, layer.experts.router(normed))
-        if layer.mlp_out_norm is not None:
-            out = norm(out, layer.mlp_out_norm, self.shape.eps)
-        return out * np.float32(self.shape.residual_scale)
+        return self._normed(out, layer.mlp_out_norm) * np.float32(self.shape.residual_scale)
 
     def _mixed(self, experts: Experts, rows: Rows, scores: Rows) -> Rows:
         numbers, weights = experts.choose(scores)
