@@ -106,15 +106,12 @@ class Cache:
         if self.states.shapes and rows != (0 if snapshot is None else snapshot.rows):
             at = "no snapshot" if snapshot is None else f"a snapshot of {snapshot.rows}"
             raise KernelError(f"A cache cannot hold {rows} rows of another with {at}.")
-        held = [page.hold() for page in pages]
-        kept = snapshot and snapshot.hold()
         self.release()
-        for page in held:
-            self._append(page)
+        for page in pages:
+            self._append(page.hold())
         self.length = rows
-        if kept:
-            self.states.restore(kept)
-            kept.let_go()
+        if snapshot is not None:
+            self.states.restore(snapshot)
 
     def release(self) -> None:
         self.length = 0

@@ -90,10 +90,9 @@ class RowStore:
         before.let_go()
 
     def adopt(self, pages: Sequence[Page]) -> None:
-        held = [page.hold() for page in pages]
         self.crop(0)
-        self._pages.extend(held)
-        self._held.extend(b"\x01" * (len(held) * PAGE_ROWS))
+        self._pages.extend(page.hold() for page in pages)
+        self._held.extend(b"\x01" * (len(pages) * PAGE_ROWS))
 
     def write(self, start: int, rows: Rows) -> None:
         if not self._new or start != self._new_stop:
