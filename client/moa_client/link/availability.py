@@ -211,8 +211,10 @@ class Availability:
         """
         self.outages.is_trying = is_trying
         reaction = self._follow_timers(now, is_up=is_up, is_trying=is_trying, is_expected=is_expected)
-        stalled = is_up and not self.wants_offline and self.monitor.is_stuck(now)
-        if (stalled and has_other) or self._is_long_silent(now, is_up=is_up):
+        is_open = is_up and not self.wants_offline
+        stalled = is_open and self.monitor.is_stuck(now)
+        is_long_silent = is_open and not self.is_served and self.monitor.is_lost(now - SILENT_STREAM_MS)
+        if (stalled and has_other) or is_long_silent:
             reaction += Reaction((LinkCommand.REOPEN,))
             stalled = False
             self.mode = Mode.OFFLINE
@@ -242,11 +244,6 @@ class Availability:
         elif self.mode is Mode.SILENT and stalled:
             self.mode = Mode.STALLED
         return reaction
-
-    def _is_long_silent(self, now: float, *, is_up: bool) -> bool:
-        """Whether the open stream has been silent for so long that another one is opened."""
-        is_open = is_up and not self.wants_offline
-        return is_open and not self.is_served and self.monitor.is_lost(now - SILENT_STREAM_MS)
 
     def wake_ms(self, *, is_up: bool, patience_ms: float | None) -> float | None:
         """When to call `tick` again if nothing happens; None: no need. `is_up`, `patience_ms`: as in `tick`."""

@@ -108,8 +108,7 @@ class Stack:
                 if self.states:
                     drafted = segment.drafted - segment.known
                     segment.cache.states.prepare(segment.first_slot, segment.known, drafted, segment.parents)
-        each = [segment.positions for segment in segments]
-        positions = each[0] if len(each) == 1 else np.concatenate(each)
+        positions = np.concatenate([segment.positions for segment in segments])
         tables = [rotary.tables(int(positions.max()) + 1) for rotary in self.rotaries]
         factors = self.rotary.query_factors(positions)
         loaded = library()

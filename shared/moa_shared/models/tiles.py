@@ -60,7 +60,7 @@ def plan_places(reader: WeightReader, floats: str = Q8_0, only: Collection[str] 
     places, at, names = list[Place](), 0, reader.names()
     head, by_rows = (tensors.HEAD, tensors.EMBEDDINGS) if tensors.HEAD in names else (tensors.EMBEDDINGS, "")
     for name in names:
-        is_read_by_rows = name in (by_rows, tensors.LAYER_EMBEDDINGS) or tensors.is_in_float32(name)
+        is_read_by_rows = name in (by_rows, tensors.LAYER_EMBEDDINGS) or name.endswith(tensors.IN_FLOAT32)
         if len(reader.shape(name)) != 2 or is_read_by_rows or (only is not None and name not in only):
             continue
         stored, (outputs, inputs) = reader.format_of(name), reader.shape(name)

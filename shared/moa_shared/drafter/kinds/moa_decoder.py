@@ -186,9 +186,6 @@ class DraftDecoder:
     def new_cache(self, stack: Stack) -> Cache:
         return stack.new_cache(kv=self.arithmetic.kv)
 
-    def new_reused(self) -> ReusedLayers | None:
-        return ReusedLayers(self.reused, kv=self.arithmetic.kv) if self.reused is not None else None
-
     def remember(self, cache: Cache, rows: Rows, positions: Indices) -> None:
         """Appends wire rows, [rows, memory width], to those that cross-attention reads; keys are rotated here."""
         split = rows.reshape(len(rows), 2, -1, self.config.target_head_dim)
@@ -212,7 +209,8 @@ class DraftState(TextState):
         if decoder.cross_attention is not None:
             memory = decoder.new_cache(decoder.cross_attention)
             self._memory = MemoryCache(memory, decoder.config.memory_width, decoder.remember)
-        self._reused = decoder.new_reused()
+        kv, reused = decoder.arithmetic.kv, decoder.reused
+        self._reused = ReusedLayers(reused, kv=kv) if reused is not None else None
 
     def crop(self, length: int) -> None:
         super().crop(length)

@@ -55,10 +55,6 @@ class Arithmetic:
         return cls(weights == FLOAT32, any(size % GROUP for size in sizes), weights == INT4)
 
     @property
-    def takes_tiles(self) -> bool:
-        return not (self.plain or self.in_numpy or self.four_bits)
-
-    @property
     def kv(self) -> str:
         """How keys and values are kept. float16 is far more exact than 8-bit products, and half of float32's memory."""
         return F32 if self.plain else F16
@@ -207,4 +203,5 @@ class TargetParts:
         return self._heads[key]
 
     def _weights(self, arithmetic: Arithmetic) -> Weights:
-        return self._packed if arithmetic.takes_tiles else self._target
+        as_it_is = arithmetic.plain or arithmetic.in_numpy or arithmetic.four_bits
+        return self._target if as_it_is else self._packed

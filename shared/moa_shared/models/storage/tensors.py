@@ -236,7 +236,7 @@ _RENAMED = (
     (".linear_attn.o_norm.", ".linear_attn.norm."),
 )
 _EXPERTS_BESIDE = re.compile(r"(layers\.\d+)\.experts\.")  # Gemma 4's
-_IN_FLOAT32 = (  # how names of matrices end that the kernels compute with in float32: routers, and what states follow
+IN_FLOAT32 = (  # how names of matrices end that the kernels compute with in float32: routers, and what states follow
     *(".mlp.gate.weight", ".mlp.shared_expert_gate.weight", ".conv1d.weight"),
     *(".linear_attn.in_proj_a.weight", ".linear_attn.in_proj_b.weight"),
     *(f".linear_attn.{each}_conv1d.weight" for each in "qkv"),
@@ -248,10 +248,6 @@ def known_name(name: str) -> str:
     for theirs, ours in _RENAMED:
         name = name.replace(theirs, ours)
     return _EXPERTS_BESIDE.sub(r"\1.mlp.experts.", name)
-
-
-def is_in_float32(name: str) -> bool:
-    return name.endswith(_IN_FLOAT32)
 
 
 _OF_HEAD = re.compile(r"(?:model\.)?mtp[._](.+)|model\.layers\.(\d{1,9})\.(.+)")

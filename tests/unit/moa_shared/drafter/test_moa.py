@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from moa_kernels.library import library
 from moa_shared.drafter.checkpoint import Checkpoint, fresh_tensors
-from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState
+from moa_shared.drafter.kinds.moa_decoder import DraftDecoder, DraftState, ReusedLayers
 from moa_shared.drafter.kinds.state import run_of_text
 from moa_shared.drafter.kinds.weights import ArrayWeights
 
@@ -225,9 +225,8 @@ def test_what_is_cut_back_may_come_again_and_be_another(kind: str) -> None:
     """A text that was cut back and written again is as if it had come at once."""
     decoder = make_decoder(1, kind)
     before, after = (normal(40, decoder.config.hidden_size, seed=seed) for seed in (1, 2))
-    at_once, cut = decoder.new_reused(), decoder.new_reused()
-    assert at_once is not None
-    assert cut is not None
+    assert decoder.reused is not None
+    at_once, cut = (ReusedLayers(decoder.reused, kv=decoder.arithmetic.kv) for _ in range(2))
     at_once.add(0, np.concatenate((before[:20], after[20:])))
     cut.add(0, before[:30])
     cut.catch_up(30)
