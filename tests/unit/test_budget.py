@@ -14,10 +14,10 @@ GENERATED = ("_pb2.py", "_pb2_grpc.py")
 
 # Room: its folders and files, the most lines, the most files. They fall with what is taken out.
 BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
-    "client": (("client",), 21386, 110),
-    "client: endpoint": (("client/moa_client/endpoint",), 2747, 11),
+    "client": (("client",), 21378, 110),
+    "client: endpoint": (("client/moa_client/endpoint",), 2742, 11),
     "client: tools": (("client/moa_client/tools",), 1701, 8),
-    "client: link": (("client/moa_client/link",), 2002, 9),
+    "client: link": (("client/moa_client/link",), 1999, 9),
     "client: chat": (("client/moa_client/chat",), 2370, 12),
     "client: conversation, engine, host, surface, daemon": (
         tuple(f"client/moa_client/{name}" for name in ("conversation", "engine", "host", "surface", "daemon")), 5268, 26,
@@ -28,15 +28,15 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "client: history, web, page, servers, doctor, mcp": (
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3266, 18,
     ),
-    "server": (("server",), 13559, 70),
-    "shared": (("shared",), 14374, 76),
+    "server": (("server",), 13489, 70),
+    "shared": (("shared",), 14314, 76),
     "training": (("training",), 4446, 26),
-    "bench": (("bench",), 5052, 34),
+    "bench": (("bench",), 5029, 34),
     "netsim": (("netsim",), 4171, 22),
     "testing": (("testing",), 864, 4),
-    "kernels": (("kernels",), 3123, 21),
+    "kernels": (("kernels",), 3094, 21),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 679, 12),
-    "tests": (("tests",), 49841, 260),
+    "tests": (("tests",), 49838, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
