@@ -48,18 +48,14 @@ def list_catalogue() -> list[Listed]:
 def catalogue_text(listed: Sequence[Listed]) -> str:
     rows = [("name", "download", "memory", "context", "licence", "companion", "drafter", "fits")]
     for each in listed:
-        model = each.model
+        model, drafter = each.model, each.drafter or each.model.head or "-"
         sizes = (decimal(model.download_bytes), decimal(model.memory_bytes), str(model.context_tokens))
-        rows.append((model.name, *sizes, model.licence, model.companion or "-", each.drafter or model.head or "-", each.verdict))
+        rows.append((model.name, *sizes, model.licence, model.companion or "-", drafter, each.verdict))
     return table(rows, right=(1, 2, 3)) + "`moa-server serve NAME` fetches one with its drafter and companion.\n"
 
 
 def catalogue_json(listed: Sequence[Listed]) -> str:
-    told = [
-        asdict(each.model)
-        | {"drafter": each.drafter, "fits": each.fits, "here": each.is_here}
-        for each in listed
-    ]
+    told = [asdict(each.model) | {"drafter": each.drafter, "fits": each.fits, "here": each.is_here} for each in listed]
     return json.dumps(told, indent=2) + "\n"
 
 

@@ -133,11 +133,8 @@ class _Mtp(Kind):
         """All sizes are the target's: the blocks are of its family."""
         plan, heads = plan_of(of.target), sum(name.endswith(f".{_PROJECTION}.weight") for name in shapes)
         layout.check_form(of, self.label, shapes, shapes[f"layers.0.{_PROJECTION}.weight"][0])
-        family, mixture, is_mimo = (
-            plan.family,
-            plan.attention_layer.mixture,
-            any(".input_proj." in name for name in of.shapes),
-        )
+        family, mixture = plan.family, plan.attention_layer.mixture
+        is_mimo = any(".input_proj." in name for name in of.shapes)
         config = DrafterConfig(
             **layout.sizes_without_memory(of.target),
             kind=self.name,
