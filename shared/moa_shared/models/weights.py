@@ -324,9 +324,14 @@ def layer_places(files: ModelFiles, first: int = 0) -> dict[str, str]:
 
 
 def load_config(files: ModelFiles) -> PreTrainedConfig:
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
 
-    return cast("PreTrainedConfig", AutoConfig.from_pretrained(files.folder, local_files_only=True))
+    try:
+        return cast("PreTrainedConfig", AutoConfig.from_pretrained(files.folder, local_files_only=True))
+    except (StrictDataclassError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"The config.json of {files.target_id} makes no sense to transformers ({error})."
+        raise ModelSourceError(what, hint=_REFETCH) from error
 
 
 def load_target_model(files: ModelFiles, dtype: torch.dtype | None = None, *, shares: int = 1) -> PreTrainedModel:
@@ -358,10 +363,10 @@ def load_target_model(files: ModelFiles, dtype: torch.dtype | None = None, *, sh
         )
     except (RuntimeError, ValueError) as error:
         what = f"The weights of {files.target_id} do not fit its config.json ({error})."
-        raise ModelSourceError(what, hint="Fetch the model again.") from error
+        raise ModelSourceError(what, hint=_REFETCH) from error
     if missing := sorted(report["missing_keys"]):
         what = f"The weights of {files.target_id} lack {len(missing)} tensors, {missing[0]} among them."
-        raise ModelSourceError(what, hint="Fetch the model again.")
+        raise ModelSourceError(what, hint=_REFETCH)
     return cast("PreTrainedModel", model.eval().requires_grad_(False))
 
 

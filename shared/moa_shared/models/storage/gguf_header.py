@@ -120,7 +120,7 @@ class GgufHeader:
     def _get(self, key: str, kind: type[Value] | tuple[type[Value], ...]) -> Value | None:
         key = self.full(key)
         value = self.metadata.get(key)
-        if value is not None and not isinstance(value, kind):
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)):
             expected = kind.__name__ if isinstance(kind, type) else "a number"
             raise self.wrong(f"says {key} = {str(value)[:40]!r}, expected {expected}")
         return value

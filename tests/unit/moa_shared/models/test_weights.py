@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -260,6 +261,13 @@ def test_torch_gets_no_weights_that_lack_a_tensor_or_have_another_shape(model_fo
         rewrite(model_folder, **change)
         with says(ModelSourceError, words):
             load_target_model(resolve(str(model_folder), cache))
+
+
+def test_torch_gets_no_configuration_that_transformers_refuses(model_folder: Path, cache: Path) -> None:
+    path = model_folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8")) | {"num_attention_heads": 24}), "utf-8")
+    with says(ModelSourceError, "The config.json of tiny-llama makes no sense to transformers (Class validation error"):
+        load_target_model(resolve(str(model_folder), cache))
 
 
 LAYER = "model.layers.1.mlp.experts"

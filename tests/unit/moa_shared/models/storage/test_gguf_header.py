@@ -40,12 +40,13 @@ def test_long_arrays_and_texts_may_be_left_out(write_gguf: GgufWriter) -> None:
 
 
 def test_values_have_the_type_that_is_asked(write_gguf: GgufWriter) -> None:
-    header = read_header(write_gguf())
+    header = read_header(write_gguf(add_bos=True))
     assert (header.architecture, header.integer("block_count"), header.integer("nothing")) == ("llama", 2, None)
     assert (header.real("rope.freq_base"), header.real("block_count")) == (10000.0, 2.0)
     for read, key, words in (
         (header.real, "general.name", "says general.name = 'tiny', expected a number"),
         (header.text, "block_count", "says llama.block_count = '2', expected str"),
+        (header.integer, "tokenizer.ggml.add_bos_token", "says tokenizer.ggml.add_bos_token = 'True', expected int"),
         (header.required, "expert_count", "does not set llama.expert_count"),
     ):
         with says(ModelSourceError, f"The GGUF file TMP/tiny.gguf {words}"):
