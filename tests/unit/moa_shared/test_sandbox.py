@@ -204,6 +204,12 @@ def test_what_may_take_long_is_not_bounded(change: dict[str, Any]) -> None:
     assert not read(**change).is_bounded
 
 
+def test_a_decoder_of_bytes_adds_no_space() -> None:
+    """As the files of GPT-2, Llama 3 and SmolLM2 have it."""
+    tokenizer = read(decoder=BYTES | {"add_prefix_space": True})
+    assert tokenizer.decode([tokenizer.vocabulary[piece] for piece in ("ab", "a")]) == "aba"
+
+
 def test_what_the_package_raises_is_an_error_like_others() -> None:
     strip = {"type": "Strip", "content": "a", "start": 0, "stop": 9}
     with pytest.raises(ValueError, match="index out of bounds"):  # a panic of the package
