@@ -29,14 +29,14 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3266, 18,
     ),
     "server": (("server",), 13485, 70),
-    "shared": (("shared",), 14316, 76),
+    "shared": (("shared",), 14317, 76),
     "training": (("training",), 4446, 26),
     "bench": (("bench",), 5029, 34),
     "netsim": (("netsim",), 4171, 22),
     "testing": (("testing",), 864, 4),
     "kernels": (("kernels",), 3094, 21),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 679, 12),
-    "tests": (("tests",), 49847, 260),
+    "tests": (("tests",), 49853, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
