@@ -345,28 +345,32 @@ def load_target_model(files: ModelFiles, dtype: torch.dtype | None = None, *, sh
     from transformers.utils import logging
 
     config, reader, dtype = load_config(files), WeightReader(files), dtype or torch.float32
-    state = {
-        place: TensorOnDemand(reader, name, dtype) if shares > 1 else torch.from_numpy(reader.array(name)).to(dtype)
-        for name, place in layer_places(files).items()
-    }
     model_class = cast("type[PreTrainedModel]", MODEL_FOR_CAUSAL_LM_MAPPING[type(config)])
     logging.disable_progress_bar()  # the tensors are in memory: nothing is left to wait for
+    places = layer_places(files)
     try:
-        model, report = model_class.from_pretrained(
+        with torch.device("meta"):  # what lacks or does not fit would be made first, of whatever size
+            expected = {name: tuple(each.shape) for name, each in model_class(config).named_parameters()}
+        if missing := sorted(expected.keys() - places.values()):
+            raise ValueError(f"{len(missing)} tensors are missing, {missing[0]} among them")
+        for name, place in places.items():
+            if (shape := reader.shape(name)) != expected.get(place, shape):
+                raise ValueError(f"{name} has the shape {list(shape)}, expected {list(expected[place])}")
+        state = {
+            place: TensorOnDemand(reader, name, dtype) if shares > 1 else torch.from_numpy(reader.array(name)).to(dtype)
+            for name, place in places.items()
+        }
+        model = model_class.from_pretrained(
             None,
             config=config,
             state_dict=state,
             dtype=dtype,
             attn_implementation="eager" if getattr(config, "attn_logit_softcapping", None) else "sdpa",  # has no caps
-            output_loading_info=True,
             distributed_config=DistributedConfig(tp_size=shares) if shares > 1 else None,
         )
     except (RuntimeError, ValueError) as error:
         what = f"The weights of {files.target_id} do not fit its config.json ({error})."
         raise ModelSourceError(what, hint=_REFETCH) from error
-    if missing := sorted(report["missing_keys"]):
-        what = f"The weights of {files.target_id} lack {len(missing)} tensors, {missing[0]} among them."
-        raise ModelSourceError(what, hint=_REFETCH)
     return cast("PreTrainedModel", model.eval().requires_grad_(False))
 
 
