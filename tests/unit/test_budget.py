@@ -29,7 +29,7 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
         tuple(f"client/moa_client/{name}" for name in ("history", "web", "page", "servers", "doctor.py", "mcp")), 3266, 18,
     ),
     "server": (("server",), 13485, 70),
-    "shared": (("shared",), 14317, 76),
+    "shared": (("shared",), 14321, 76),
     "training": (("training",), 4446, 26),
     "bench": (("bench",), 5029, 34),
     "netsim": (("netsim",), 4171, 22),
