@@ -26,6 +26,7 @@ from tests.net.server_peer import (
     CONTEXT,
     GREEDY,
     IDENTITY,
+    OWN,
     PROMPT,
     VOCAB,
     Peer,
@@ -140,8 +141,8 @@ ATTACKS: dict[str, Attack] = {
 
 
 async def keep_attacking(attack: Attack, server: RunningServer) -> None:
-    """Attacks until it is cancelled; what the server ends is begun again."""
-    async with channel_to(server) as channel:
+    """Attacks over a connection of its own until it is cancelled; what the server ends is begun again."""
+    async with channel_to(server, OWN) as channel:
         while True:
             with suppress(*FAILURES):
                 await attack(server, channel)
