@@ -14,6 +14,7 @@ import numpy.typing as npt
 from moa_kernels.bindings import KernelError
 
 Table = npt.NDArray[np.float32]
+MOST_FACTOR = 100.0  # of cosines and sines; published models have 0.7 to 1.7
 PROPORTIONAL = "proportional"  # a part of a head's pairs turns, and each pair is half a head apart
 
 
@@ -40,8 +41,8 @@ class Rotary:
             self._query_period = float(parameters["original_max_position_embeddings"]) if self._query_slope else 1.0
             if not (0 <= self._query_slope < math.inf and 0 < self._query_period < math.inf):
                 raise ValueError("the scaling of its queries is no number above 0")
-            if not (np.isfinite(self._frequencies).all() and math.isfinite(self._factor)):
-                raise ValueError("its angles are not finite")
+            if not (np.isfinite(self._frequencies).all() and 0 < self._factor <= MOST_FACTOR):
+                raise ValueError(f"its angles are not finite, or scaled by {self._factor}")
         except (KeyError, TypeError, ValueError, ArithmeticError) as error:
             raise KernelError(f"The rotary parameters {dict(parameters)} cannot be used ({error!r}).") from None
         self.head_dim = head_dim

@@ -58,6 +58,7 @@ def test_tables_that_another_thread_makes_are_seen_whole_or_not_at_all(monkeypat
     ({"rope_type": "linear", "rope_theta": 1e4, "factor": 0}, "its angles are not finite"),
     ({"rope_theta": None}, "must be a string or a real number, not 'NoneType'"),
     ({"rope_theta": float("nan")}, "its angles are not finite"),
+    ({**PARAMETERS["yarn"], "attention_factor": 1e6}, "its angles are not finite, or scaled by 1000000.0"),
 ])  # fmt: skip
 def test_parameters_that_cannot_be_used(parameters: dict[str, Any], why: str) -> None:
     with pytest.raises(KernelError, match=rf"The rotary parameters .* cannot be used \(.*{re.escape(why)}.*\)\."):
