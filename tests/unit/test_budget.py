@@ -34,9 +34,9 @@ BUDGET: dict[str, tuple[tuple[str, ...], int, int]] = {
     "bench": (("bench",), 5029, 34),
     "netsim": (("netsim",), 4171, 22),
     "testing": (("testing",), 864, 4),
-    "kernels": (("kernels",), 3094, 21),
+    "kernels": (("kernels",), 3095, 21),
     "the rest": (("proto", "deploy", "docs", "drafters", "setup.py"), 679, 12),
-    "tests": (("tests",), 49854, 260),
+    "tests": (("tests",), 49855, 260),
 }  # fmt: skip
 WORDS = {"docs/*.md": 35_000, "docs/measurements/*.md": 12_000, "docs/adr/*.md": 25_000}
 LARGEST = 5  # files that are named
